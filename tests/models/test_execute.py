@@ -170,6 +170,10 @@ def layer_models() -> dict[str, Any]:
         "rms norm": model_of(L.RMSNormalization(), L.Dense(3), shape=(3, 8)),
         "group norm": model_of(L.GroupNormalization(3), shape=(4, 4, 6)),
         "unit norm": model_of(L.UnitNormalization(), shape=(3, 7)),
+        "bins": model_of(L.Discretization([-1.0, 0.0, 0.5]), shape=flat),
+        "bins, one-hot": model_of(
+            L.Discretization([-0.5, 0.25], output_mode="one_hot"), L.Dense(3), shape=flat
+        ),
         "relu": model_of(L.ReLU()),
         "relu6": model_of(L.Rescaling(5.0), L.Conv2D(3, 2), L.ReLU(6.0)),
         "relu6 alone": model_of(L.Rescaling(5.0), L.ReLU(6.0)),

@@ -89,6 +89,15 @@ def piecewise_layers() -> Any:
     return keras.Model(x, L.Dense(3)(L.Flatten()(L.Concatenate()(every))))
 
 
+def binned_layers() -> Any:
+    """Return bins of the inputs, and of weighted sums that are far from any boundary."""
+    x = keras.Input((6,))
+    sums = L.Dense(2)(x)
+    codes = L.Flatten()(L.Discretization([-0.5, 0.25], output_mode="one_hot")(x))
+    parts = [sums, codes, L.Discretization([-50.0, -25.0, 25.0])(sums)]
+    return keras.Model(x, L.Dense(3)(L.Concatenate()(parts)))
+
+
 def draw_initializers() -> dict[str, Any]:
     """Draw initializers of a BatchNormalization that has learned."""
     names = ("moving_mean", "moving_variance", "gamma", "beta")
@@ -157,6 +166,7 @@ def layer_models() -> dict[str, Any]:
             shape=(2, 7, 7),
         ),
         "merged": merged_layers(),
+        "bins": binned_layers(),
         "dot": join_layers(
             L.Dot((2, 1)),
             keras.Sequential([L.Reshape((12, 6)), L.Dense(3)]),
