@@ -18,6 +18,7 @@ import numpy as np
 
 from tfe_bench.cluster.seeds import add_ring_words, mask_values, unmask_values
 from tfe_bench.errors import ProtocolError, UsageError
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.session import ops
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.party import Party
@@ -77,8 +78,6 @@ def share_for_party(
     Args:
         limbs: with 2, elements of Z_2^128 with a last axis of 2 words, low word first.
     """
-    import tensorflow as tf
-
     ring = np.asarray(values, np.int64)
     if limbs not in (1, 2) or (limbs == 2 and ring.shape[-1:] != (2,)):
         raise UsageError(
@@ -311,8 +310,6 @@ def replay_masks(party: Party, steps: int, hi: int = 0, lo: int = 0, words: Any 
 
 def _convert_tensors_to_numpy(value: Any) -> Any:
     """Convert tensors to NumPy arrays, so that no operation is pending when the session ends."""
-    import tensorflow as tf
-
     if isinstance(value, tf.Tensor):
         return value.numpy()
     if isinstance(value, (list, tuple)):

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.cluster.barrier import wait_at_worker_barrier
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.session import timeline
 from tfe_bench.protocols.session.party import Party
 
@@ -79,8 +80,6 @@ class _TensorflowProfiler:
         self._ops: dict[str, Any] = {"op_names": [], "ops": [], "op_seconds": {}}
 
     def __enter__(self) -> _TensorflowProfiler:
-        import tensorflow as tf
-
         self._folder = tempfile.TemporaryDirectory(prefix="tfe_bench-trace-")
         options = tf.profiler.experimental.ProfilerOptions(
             host_tracer_level=2, python_tracer_level=0, device_tracer_level=0
@@ -94,14 +93,10 @@ class _TensorflowProfiler:
 
     def mark_start(self) -> None:
         """Relate the profiler's clock to ours: the present is the start."""
-        import tensorflow as tf
-
         with tf.profiler.experimental.Trace(_MARK):
             pass
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        import tensorflow as tf
-
         if self._folder is None:
             return
         try:

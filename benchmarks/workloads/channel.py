@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tfe_bench.cluster.barrier import wait_at_worker_barrier
 from tfe_bench.cluster.jobs import Context, InputSpec, Program, reject_inputs
 from tfe_bench.cluster.schema import Request, integer_field
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
@@ -50,8 +51,6 @@ def channel_transfer_words(
 
 def measure_channel(context: Context) -> dict[str, Shared]:
     """Time chains of exchanges between parties 1 and 2 in one graph, and a bulk transfer."""
-    import tensorflow as tf
-
     party = context.party
     request: ChannelRequest = context.request
     count, words = request.rounds, request.megabytes * 1_000_000 // 8

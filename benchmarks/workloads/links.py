@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tfe_bench.cluster.barrier import wait_at_worker_barrier
 from tfe_bench.cluster.jobs import Context, InputSpec, Program, reject_inputs
 from tfe_bench.cluster.schema import Request, integer_field
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -62,8 +63,6 @@ def time_worker_links(context: Context) -> dict[str, Shared]:
     A worker sends half of the kilobytes to each of the other two, and its time ends with their
     receipts, so that one clock measures it.  The received data is compared with the data sent.
     """
-    import tensorflow as tf
-
     party = context.party
     request: LinksRequest = context.request
     count = request.pings

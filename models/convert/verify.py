@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tfe_bench.errors import UsageError
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.models.convert import optimize, plaintext
 from tfe_bench.models.convert.graph import Array, Graph
 
@@ -114,8 +115,6 @@ def run_in_keras(function: Any, *arguments: Any, **named: Any) -> Any:
         is_kernel_error = type(error).__name__ in ("UnimplementedError", "InvalidArgumentError")
         if not is_kernel_error or "CPU" not in str(error):
             raise
-        import tensorflow as tf
-
         return tf.function(function, autograph=False, jit_compile=True)(*arguments, **named)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import DataError, UsageError, unknown_name_error
+from tfe_bench.lazy_tensorflow import tf
 
 # caffe: BGR, centered (ResNet50, VGG19). tf: -1 to 1 (ResNet50V2, MobileNetV2). torch: 0 to 1, then
 # standardized (DenseNet121). unit: 0 to 1 (MNIST). none: 0 to 255, for a model that rescales.
@@ -115,8 +116,6 @@ def prepare_pixels(pixels: Any, preprocessing: str) -> Any:
 
 
 def _decode_picture(path: Path, channels: int) -> Any:
-    import tensorflow as tf
-
     try:
         if path.stat().st_size > _MAX_FILE_BYTES:
             raise DataError(
@@ -154,8 +153,6 @@ def _decode_picture(path: Path, channels: int) -> Any:
 
 
 def _resize_picture(pixels: Any, height: int, width: int) -> Any:
-    import tensorflow as tf
-
     if pixels.shape[:2] == (height, width):
         return pixels.astype(np.float32)
     return tf.image.resize(pixels, (height, width), "bilinear", antialias=True).numpy()

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.models.layers import base as L
 from tfe_bench.models.layers.attend import DotProductAttention
 from tfe_bench.models.layers.base import Array, Options, Shape, Shapes
@@ -78,6 +79,4 @@ def _one_hot_position(position: Any, count: int) -> Any:
     positions = np.arange(count)[:, None]
     if not tensor_ops.is_tensor(position):
         return (positions == int(position)).astype(np.int64)
-    import tensorflow as tf
-
     return tf.cast(positions == tf.cast(position, tf.int64), tf.int64)

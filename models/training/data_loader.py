@@ -7,6 +7,7 @@ from typing import Any
 
 from tfe_bench.cluster import stored_shares
 from tfe_bench.cluster.jobs import Context
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.models.datasets import sources
 from tfe_bench.models.training.training_job import TrainingJob
 from tfe_bench.protocols.session.sharing import Shared
@@ -79,8 +80,6 @@ class DataLoader:
 
 def _concat_training_chunks(chunks: list[Shared]) -> Shared:
     """Concatenate chunks of rows; each field is released early, so that memory hardly doubles."""
-    import tensorflow as tf
-
     first = replace(chunks[0], m=None, l1=None, l2=None)
     parts = {name: [getattr(c, name) for c in chunks] for name in ("m", "l1", "l2")}
     chunks.clear()
@@ -94,6 +93,4 @@ def _concat_training_chunks(chunks: list[Shared]) -> Shared:
 
 def take_training_rows(x: Shared, rows: Any) -> Shared:
     """Select rows of a shared value."""
-    import tensorflow as tf
-
     return x.map(lambda a: tf.gather(a, rows))

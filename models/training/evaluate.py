@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.models.layers.base.operations import Operations, ProtocolSetting, add_fractional_bits
 from tfe_bench.models.layers.base.passes import ForwardContext, convert_scale
 from tfe_bench.models.training import gradients
@@ -55,8 +56,6 @@ def _count_right_predictions(
     party: Party, recipe: Recipe, setting: ProtocolSetting, z: Shared, y: Shared
 ) -> Shared:
     """Count the right answers, by the logits."""
-    import tensorflow as tf
-
     f, bits = recipe.numbers.activation, recipe.numbers.ring
     if z.fractional_bits > f:
         z = truncation.truncate(party, z, z.fractional_bits - f)
@@ -95,7 +94,6 @@ def detect_weight_overflow(
     bit = [number of (w - bound < 0) and (-w - bound < 0) is below 2n], public, an int64 scalar.
     Rounds: 3 + 1 + 1 + 3 + 1 for comparison, exchange, conversion, comparison, publication.
     """
-    import tensorflow as tf
 
     def subtract_weight_bound(w: Shared, sign: int) -> Shared:
         edge = round(bound * 2.0**w.fractional_bits)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.models.convert.graph import Array
 from tfe_bench.models.layers.base import public_randomness as shuffling
 from tfe_bench.models.layers.dropout import dropout_mask_key
@@ -57,7 +58,6 @@ def _copy_model_with_randomness(model: Any, recipe: Recipe) -> tuple[Any, dict[s
     A Dropout is such a layer: its numbers are a mask.
     """
     import keras
-    import tensorflow as tf
 
     numbers = public_values(recipe, 0)
     named = {x.name: numbers.get(dropout_mask_key(x.name)) for x in recipe.graph.layers}
@@ -142,8 +142,6 @@ class PlaintextTwin:
         Args:
             batches: features, targets and weights of samples (None: 1 each), as in `train_step`.
         """
-        import tensorflow as tf
-
         public = public_values(self.recipe, 0)
         for name, mask in self._masks.items():
             mask.assign(public[dropout_mask_key(name)].astype(np.float32))

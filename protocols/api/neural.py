@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from tfe_bench.errors import UsageError
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.api import operands, operators, predicates
 from tfe_bench.protocols.nn import activations, attention, pool
 from tfe_bench.protocols.nn import gelu as gelus
 from tfe_bench.protocols.nn import relu as rectifier
 from tfe_bench.protocols.nn import silu as silus
 from tfe_bench.protocols.ring import arithmetic, checks, compare, conv, reductions
-from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import current_party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 from tfe_bench.protocols.session.types import Operand, Public

@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tfe_bench.errors import ProtocolError, RangeError, UsageError
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.ring import arithmetic, checks
 from tfe_bench.protocols.ring.checks import broadcast_shapes
 from tfe_bench.protocols.ring.checks import check_known_shape as sizes
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
-from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import Party, current_party
 from tfe_bench.protocols.session.sharing import (
     MaskedBits,

@@ -11,6 +11,7 @@ from typing import TypeAlias
 import numpy as np
 
 from tfe_bench.errors import UsageError
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.api import operands
 from tfe_bench.protocols.ring import (
     arithmetic,
@@ -23,7 +24,6 @@ from tfe_bench.protocols.ring import (
     truncation,
 )
 from tfe_bench.protocols.session import tensor_ops
-from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import current_party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 from tfe_bench.protocols.session.types import Operand, Public

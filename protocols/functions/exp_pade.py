@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.functions import exp_one_round
 from tfe_bench.protocols.functions.exp_one_round import LN2, MARGIN
 from tfe_bench.protocols.ring import arithmetic, compare, convert, masked
@@ -16,7 +17,6 @@ from tfe_bench.protocols.ring import wide_arithmetic as ring
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import CostParty
-from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import Party, Site
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 

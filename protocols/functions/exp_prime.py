@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.functions import exp_one_round
 from tfe_bench.protocols.functions.exp_one_round import LN2, ExponentForm
 from tfe_bench.protocols.ring import masked
@@ -17,7 +18,6 @@ from tfe_bench.protocols.ring import wide_arithmetic as ring
 from tfe_bench.protocols.session import ops, sizes
 from tfe_bench.protocols.session.cost import Cost, packed_bits
 from tfe_bench.protocols.session.counting import CostParty
-from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import K1, K2, Party
 from tfe_bench.protocols.session.sharing import Shared
 

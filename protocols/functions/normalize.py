@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.functions.exp_one_round import to_signed_word
 from tfe_bench.protocols.functions.normalize_plan import (
     RING,
@@ -41,7 +42,6 @@ from tfe_bench.protocols.session import sizes, tensor_ops
 from tfe_bench.protocols.session.cost import Cost, packed_bits
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.graph_ops import get_raw_op
-from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import Party, Site
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 

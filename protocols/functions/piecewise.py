@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.functions import normalize
 from tfe_bench.protocols.functions.exp_one_round import to_signed_word
 from tfe_bench.protocols.ring import arithmetic, compare, convert, masked
@@ -33,7 +34,6 @@ from tfe_bench.protocols.ring.checks import (
 )
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.counting import CostParty
-from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from tfe_bench.errors import UsageError
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.functions import approximation, normalize, polynomial
 from tfe_bench.protocols.functions.normalize_plan import Cut, Segment, Stage
 from tfe_bench.protocols.order import extremes
@@ -27,7 +28,6 @@ from tfe_bench.protocols.ring import checks, masked, rotation
 from tfe_bench.protocols.session import ops, sizes, tensor_ops
 from tfe_bench.protocols.session.cost import Cost, packed_bits
 from tfe_bench.protocols.session.counting import CostParty, Private, cost_of
-from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfe_bench.errors import UsageError
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.functions import exp2, reciprocal
 from tfe_bench.protocols.order import row_maximum
 from tfe_bench.protocols.ring import arithmetic, compare, products, shapes, small_ring
@@ -33,7 +34,6 @@ from tfe_bench.protocols.ring.checks import (
 from tfe_bench.protocols.ring.products import BilinearShareProduct
 from tfe_bench.protocols.ring.range_check import RangeMonitor
 from tfe_bench.protocols.session import tensor_ops
-from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 

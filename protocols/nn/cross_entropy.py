@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.functions import (
     approximation,
     exp_select,
@@ -45,7 +46,6 @@ from tfe_bench.protocols.ring import (
 from tfe_bench.protocols.ring.products import BilinearShareProduct, exchange_sum
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.counting import CostParty
-from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 

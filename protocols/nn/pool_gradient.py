@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, masked, shapes, small_ring
 from tfe_bench.protocols.ring.checks import check_private_64bit_tensor, check_private_word_tensor
@@ -22,7 +23,6 @@ from tfe_bench.protocols.ring.conv import Pair, pooling_positions
 from tfe_bench.protocols.session import ops, tensor_ops
 from tfe_bench.protocols.session.cost import packed_bits
 from tfe_bench.protocols.session.counting import CostParty
-from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
 

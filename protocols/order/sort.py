@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.order.shuffle import shuffle
 from tfe_bench.protocols.order.sort_costs import expected_quicksort_levels
 from tfe_bench.protocols.order.sort_plan import SortPlan, odd_even_merge
@@ -29,7 +30,6 @@ from tfe_bench.protocols.ring.checks import (
 from tfe_bench.protocols.session import ops, sizes, tensor_ops, wide
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.io import reveal_bits
-from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 

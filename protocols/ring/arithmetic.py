@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.ring import products
 from tfe_bench.protocols.ring.checks import (
     broadcast_shapes,
@@ -19,7 +20,6 @@ from tfe_bench.protocols.ring.checks import (
 )
 from tfe_bench.protocols.ring.products import BilinearShareProduct, sum_matrix_products
 from tfe_bench.protocols.session import tensor_ops, wide
-from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 

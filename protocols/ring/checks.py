@@ -11,8 +11,8 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from tfe_bench.errors import UsageError, did_you_mean
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.session import tensor_ops
-from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared, describe_type
 from tfe_bench.protocols.session.types import Axes, Shape
 

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.ring import arithmetic, checks, products
 from tfe_bench.protocols.ring.products import BilinearShareProduct
 from tfe_bench.protocols.session import ops, tensor_ops
-from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 

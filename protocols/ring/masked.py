@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.session import ops, sizes, tensor_ops, wide
 from tfe_bench.protocols.session.cost import packed_bits
 from tfe_bench.protocols.session.counting import CostSite
-from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.packing import pack_ring_words, receive_packed_ring_words
 from tfe_bench.protocols.session.party import K1, K2, Site
 from tfe_bench.protocols.session.sharing import Shared

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.ring import arithmetic, checks, conv, masked, shapes
 from tfe_bench.protocols.ring.checks import (
     check_private_rank_is_known,
@@ -23,7 +24,6 @@ from tfe_bench.protocols.ring.checks import (
 )
 from tfe_bench.protocols.ring.truncation import truncate
 from tfe_bench.protocols.session import tensor_ops
-from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import Party, Site
 from tfe_bench.protocols.session.sharing import Shared
 

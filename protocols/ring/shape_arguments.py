@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tfe_bench.errors import UsageError
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.ring.checks import check_private_rank_is_known, is_integer, normalize_axis
 from tfe_bench.protocols.session import tensor_ops
-from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.session.types import Public, Shape
 

@@ -17,6 +17,7 @@ from types import EllipsisType
 import numpy as np
 
 from tfe_bench.errors import UsageError
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.ring.bit_shapes import accept_private_bits
 from tfe_bench.protocols.ring.checks import (
     check_private,
@@ -39,7 +40,6 @@ from tfe_bench.protocols.ring.shape_arguments import (
     share_field_shape,
 )
 from tfe_bench.protocols.session import tensor_ops
-from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.session.types import Axes, Key, Public, Shape
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tfe_bench.protocols.session.lazy_tensorflow import tf
+from tfe_bench.lazy_tensorflow import tf
 
 # Bytes; TensorFlow copies arrays of a smaller alignment.
 ALIGNMENT = 64

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Protocol, TypeAlias
 
 from tfe_bench.errors import ProtocolError
-from tfe_bench.protocols.session.lazy_tensorflow import tf
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.session.numbering import Trace
 from tfe_bench.protocols.session.ops import Native
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.protocols.session.lazy_tensorflow import tf
+from tfe_bench.lazy_tensorflow import tf
 
 _PREFIX = "tfe_bench_"
 # Attribute of a graph that holds its constants.

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.session import ops, sizes, tensor_ops
-from tfe_bench.protocols.session.lazy_tensorflow import tf
 
 if TYPE_CHECKING:
     from tfe_bench.protocols.session.types import Shape

@@ -15,8 +15,8 @@ from typing import Any
 
 import tfe_bench
 from tfe_bench.errors import OpsMissing
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.session.graph_ops import GraphOps
-from tfe_bench.protocols.session.lazy_tensorflow import tf
 
 _ERROR_BYTES = 512
 _MARK = re.compile(rb"tfe_bench ops built for TensorFlow ([0-9][0-9A-Za-z.+-]*)")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.session import ops, sizes, tensor_ops
-from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.numbering import Site
 
 RING = 64

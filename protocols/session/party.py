@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfe_bench.errors import ProtocolError, TfeBenchError
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.session import ops
 from tfe_bench.protocols.session.graph import PrivateFunction
-from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.numbering import K1, K2, K3, Site, Trace
 
 __all__ = ["K1", "K2", "K3", "Party", "Site", "StepCost", "current_party"]

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.session import ops, sizes
-from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.sharing import Shared, _PrivateValue
 
 # Smaller inputs are held as words: their generation would be most of the work.

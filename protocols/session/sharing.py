@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeGuard
 
 from tfe_bench.errors import ProtocolError
-from tfe_bench.protocols.session.lazy_tensorflow import tf
+from tfe_bench.lazy_tensorflow import tf
 
 if TYPE_CHECKING:
     from types import EllipsisType

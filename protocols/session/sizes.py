@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.session import tensor_ops
-from tfe_bench.protocols.session.lazy_tensorflow import tf
 
 
 def static_value(value: Any) -> Any:

@@ -16,9 +16,9 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.session import graph_ops, ops
 from tfe_bench.protocols.session.graph_ops import get_raw_op
-from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.symbolic import Shape as Shape
 from tfe_bench.protocols.session.symbolic import SymbolicTensor as SymbolicTensor
 from tfe_bench.protocols.session.symbolic import make_symbolic_placeholder, record_moved_words

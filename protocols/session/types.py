@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from tfe_bench.protocols.session.lazy_tensorflow import tf
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.session.sharing import Key, Operand, Public
 
 if TYPE_CHECKING:

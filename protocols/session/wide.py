@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.session import tensor_ops
-from tfe_bench.protocols.session.lazy_tensorflow import tf
 
 
 def _split_128bit_words(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -24,13 +24,13 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.order import sort
 from tfe_bench.protocols.ring import arithmetic, convert, masked, relational, rotation, small_ring
 from tfe_bench.protocols.ring.checks import is_integer_between
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.cost import Cost, packed_bits
 from tfe_bench.protocols.session.counting import CostParty
-from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import bits

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from tfe_bench.cli import common
 from tfe_bench.errors import ConfigError, TfeBenchError, UsageError
+from tfe_bench.lazy_tensorflow import tf
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.config import ClusterConfig
@@ -209,8 +210,6 @@ def start_tensorflow(threads: int | None) -> None:
     """Initialize TensorFlow before the worker reports that it is ready."""
     _import_tensorflow()
     _drop_graph_op_stacks()
-    import tensorflow as tf
-
     cores = threads or len(os.sched_getaffinity(0))
     # Three workers may share few cores: an idle spinning thread takes time from other parties.
     options = tf.compat.v1.ConfigProto()

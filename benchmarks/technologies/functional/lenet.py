@@ -23,6 +23,7 @@ from tfe_bench.benchmarks.technologies.functional.curve import (
     run_parts_in_threads,
 )
 from tfe_bench.benchmarks.technologies.functional.scheme import Ciphertexts, MasterKey
+from tfe_bench.lazy_tensorflow import tf
 
 BATCH: Final = 64
 INPUT_BITS: Final = 8
@@ -75,8 +76,6 @@ class LeNet:
 
     def train_epoch(self, images: Any, labels: Any, say: Say = lambda _: None) -> float:
         """Train one epoch in the clear; return its seconds."""
-        import tensorflow as tf
-
         if self._step is None:
             variables = [*self.rest.trainable_variables, *self.first.trainable_variables]
 
@@ -123,8 +122,6 @@ class LeNet:
         self, results: Numbers, scale: float, labels: Any
     ) -> tuple[Reals, list[Any]]:
         """Compute the loss's gradient by the first layer's outputs and by the other variables."""
-        import tensorflow as tf
-
         activations = tf.constant(self.rescale_activations(results, scale))
         with tf.GradientTape() as tape:
             tape.watch(activations)

@@ -19,6 +19,7 @@ import numpy as np
 from tfe_bench.cluster import stored_shares
 from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size
 from tfe_bench.cluster.timing import measure_program_runs
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.models.inference import execute, weights
 from tfe_bench.models.inference.programs import predict
 from tfe_bench.models.inference.programs.serve import add_weight_memory
@@ -197,8 +198,6 @@ class PrivateTextGenerator:
 
 def _one_hot_token_positions(first: Any, count: int, depth: int, bits: int) -> Any:
     """Return public one-hot rows [count, depth] for consecutive numbers from the first on."""
-    import tensorflow as tf
-
     hot = tf.one_hot(tf.range(count, dtype=tf.int64) + first, depth, dtype=tf.int64)
     return hot * (1 << bits)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.session.lazy_tensorflow import tf
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.tf_encrypted.tensor.fixed import (
     FixedpointConfig,
     fixed64,

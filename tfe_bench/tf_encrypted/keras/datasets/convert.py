@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfe_bench.protocols.session.lazy_tensorflow import tf
+from tfe_bench.lazy_tensorflow import tf
 
 
 def _encode_image_example(image: Any = None, label: Any = None) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tfe_bench.protocols.session.lazy_tensorflow import tf
+from tfe_bench.lazy_tensorflow import tf
 
 
 class LogisticArtificialDataset:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.session.lazy_tensorflow import tf
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.tf_encrypted.keras.datasets import convert
 
 

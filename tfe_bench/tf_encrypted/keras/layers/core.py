@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import tfe_bench.tf_encrypted as tfe
-from tfe_bench.protocols.session.lazy_tensorflow import tf
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.tf_encrypted.keras import activations
 from tfe_bench.tf_encrypted.keras.engine.base_layer import Layer, NotOffered, check_default
 

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from tfe_bench.arrays.array import PrivateArray
 from tfe_bench.errors import RangeError, UsageError
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
-from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.tf_encrypted.config import get_config
 from tfe_bench.tf_encrypted.protocol.aby3.tensors import (
     ABY3Constant,

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from tfe_bench.arrays.array import PrivateArray
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.session.lazy_tensorflow import tf
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.tf_encrypted.config import HeldTensor
 from tfe_bench.tf_encrypted.protocol.protocol import (
     TFEPrivateTensor,
