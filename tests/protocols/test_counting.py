@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from tfe_bench.protocols.ring import (
     conv,
     conv_gradients,
     convert,
+    masked,
     reductions,
     shapes,
     truncation,
@@ -85,6 +87,33 @@ def test_all_is_counted_without_tensorflow() -> None:
 def test_what_does_not_say_its_cost_is_refused() -> None:
     with raises(ProtocolError, "undeclared-cost", operation="unpriced"):
         count_cost(lambda p, x: p.site("unpriced"), Private((3,)))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda s, x: s.send(x.m, s.e2),
+        lambda s, x: s.kernel_attributes(),
+        lambda s, x: masked.deal(s, None, x.shape, 0),
+        lambda s, x: masked.exchange_masked(s, None, x.shape, 0),
+    ],
+    ids=["a message", "a kernel", "no exchange", "no share"],
+)
+def test_only_dealt_shares_and_their_exchange_are_counted_by_themselves(
+    use: Callable[[Any, Shared], Any],
+) -> None:
+    with raises(ProtocolError, "undeclared-cost", operation="unpriced"):
+        count_cost(lambda p, x: use(p.site("unpriced"), x), Private((3,)))
+
+
+def test_bits_dealt_before_two_exchanges_are_counted_once() -> None:
+    def program(party: CostParty, x: Shared) -> tuple[Shared, Shared]:
+        s = party.site("two")
+        share = masked.deal(s, None, x.shape, 0) + x.m
+        first = masked.exchange_masked(s, share, x.shape, 1)
+        return first, masked.exchange_masked(s, share, x.shape, 2)
+
+    assert cost_of(program, Private((3,))) == Cost(192, 384, 384, rounds=1, with_dealing=2)
 
 
 def test_what_does_not_fit_is_refused_as_it_is_where_it_runs() -> None:

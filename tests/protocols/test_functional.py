@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from collections.abc import Callable
@@ -55,6 +56,12 @@ def check_functions(
             continue
         off = np.abs(got[0] - want * 1.0) / ULP
         assert np.all(off <= np.asarray(bound)), (i, off.max(), got[0], want)
+
+
+def test_a_checked_function_keeps_its_signature() -> None:
+    assert list(inspect.signature(tfe.sqrt).parameters) == ["x", "bits"]
+    with pytest.raises(TypeError, match=r"^sqrt\(\) .*'x'"):
+        untyped.sqrt(bits=62)
 
 
 def test_every_function_is_a_lazy_name_of_the_package() -> None:
