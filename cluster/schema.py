@@ -11,25 +11,34 @@ A request is a class:
 field, the accepted values and the received one.  Client and workers use the same class: a client
 creates it, and sends `to_parameters()`.  Nothing is converted silently: true is no integer, and a
 list of the wrong length is refused before its elements are read.
+
+A `Header` is a request with a subject and an error class of its own: facts about stored or planned
+values, and tables of configuration files.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import reprlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from tfe_bench.errors import TfeBenchError, UsageError, did_you_mean
 
 _SHOWN = 80
+# Codes of values that are not of a request's form; a class can replace them by one of its own.
+_FORM_CODES = ("wrong-type", "unknown-option", "missing-argument")
 _RULE = "rule"
+# (the representation of a large value would take as much memory again)
+_BOUNDED = reprlib.Repr()
+_BOUNDED.maxlevel, _BOUNDED.maxstring, _BOUNDED.maxother = 3, 2 * _SHOWN, 2 * _SHOWN
 
 T = TypeVar("T")
 U = TypeVar("U")
 
 
-class _Mismatch(Exception):
+class Mismatch(Exception):
     """A value that a rule does not accept.
 
     Args:
@@ -48,36 +57,49 @@ class Rule:
     """The values that a field accepts.
 
     Attributes:
-        read: returns the value of an untrusted one, or raises _Mismatch or a TfeBenchError.
+        read: returns the value of an untrusted one, or raises Mismatch or a TfeBenchError.
         write: returns a JSON value of the field's value.
         request: the class of a nested request, which reads itself.
+        least, most: bounds of a number, of a text's length, or of a list's or mapping's size; None
+            if another reader checks the value.
     """
 
     read: Callable[[object], Any]
     write: Callable[[Any], Any] = lambda value: value
     request: type[Request] | None = None
+    least: float | None = None
+    most: float | None = None
 
 
-def _declare_field(rule: Rule, default: Any) -> Any:
+def declare_field(rule: Rule, default: Any = MISSING, factory: Any = MISSING) -> Any:
+    """Declare a field that a rule reads; without a default, it must be present.
+
+    Args:
+        factory: returns the default, such as `dict`.
+    """
+    if factory is not MISSING:
+        return dataclasses.field(default_factory=factory, metadata={_RULE: rule})
     if isinstance(default, (list, dict)):
         raise TypeError("A default of a field is immutable.")
     return dataclasses.field(default=default, metadata={_RULE: rule})
 
 
-def _integer_rule(least: int, most: int) -> Rule:
+def integer_rule(least: int, most: int) -> Rule:
+    """Return a rule for an integer from `least` to `most`."""
+
     def read_value(value: object) -> int:
         if type(value) is not int:  # (true is no integer)
-            raise _Mismatch(f"an integer from {least} to {most}")
+            raise Mismatch(f"an integer from {least} to {most}")
         if not least <= value <= most:
-            raise _Mismatch(f"an integer from {least} to {most}", "number-out-of-range")
+            raise Mismatch(f"an integer from {least} to {most}", "number-out-of-range")
         return value
 
-    return Rule(read_value)
+    return Rule(read_value, least=least, most=most)
 
 
 def integer_field(least: int, most: int, *, default: Any = MISSING) -> Any:
     """Declare a field for an integer from `least` to `most`."""
-    return _declare_field(_integer_rule(least, most), default)
+    return declare_field(integer_rule(least, most), default)
 
 
 def number_field(least: float, most: float, *, default: Any = MISSING) -> Any:
@@ -85,24 +107,24 @@ def number_field(least: float, most: float, *, default: Any = MISSING) -> Any:
 
     def read_value(value: object) -> float:
         if type(value) not in (int, float):
-            raise _Mismatch(f"a number from {least:g} to {most:g}")
+            raise Mismatch(f"a number from {least:g} to {most:g}")
         assert isinstance(value, (int, float))
         if not least <= value <= most:  # (NaN is neither)
-            raise _Mismatch(f"a number from {least:g} to {most:g}", "number-out-of-range")
+            raise Mismatch(f"a number from {least:g} to {most:g}", "number-out-of-range")
         return float(value)
 
-    return _declare_field(Rule(read_value), default)
+    return declare_field(Rule(read_value, least=least, most=most), default)
 
 
 def _read_flag(value: object) -> bool:
     if type(value) is not bool:
-        raise _Mismatch("true or false")
+        raise Mismatch("true or false")
     return value
 
 
 def flag_field(*, default: Any = MISSING) -> Any:
     """Declare a field for true or false."""
-    return _declare_field(Rule(_read_flag), default)
+    return declare_field(Rule(_read_flag), default)
 
 
 def text_rule(max_length: int = 200) -> Rule:
@@ -110,17 +132,28 @@ def text_rule(max_length: int = 200) -> Rule:
 
     def read_value(value: object) -> str:
         if not isinstance(value, str):
-            raise _Mismatch(f"a text of 1 to {max_length} characters")
+            raise Mismatch(f"a text of 1 to {max_length} characters")
         if not (1 <= len(value) <= max_length and value.isprintable()):
-            raise _Mismatch(f"a printable text of 1 to {max_length} characters", "invalid-name")
+            raise Mismatch(f"a printable text of 1 to {max_length} characters", "invalid-name")
         return value
 
-    return Rule(read_value)
+    return Rule(read_value, least=1, most=max_length)
+
+
+def label_rule(max_length: int, least: int = 0, code: str = "invalid-name") -> Rule:
+    """Return a rule for any text of `least` to `max_length` characters."""
+
+    def read_value(value: object) -> str:
+        if not isinstance(value, str) or not least <= len(value) <= max_length:
+            raise Mismatch(f"a text of {least} to {max_length} characters", code)
+        return value
+
+    return Rule(read_value, least=least, most=max_length)
 
 
 def text_field(max_length: int = 200, *, default: Any = MISSING) -> Any:
     """Declare a field for a printable text of 1 to `max_length` characters."""
-    return _declare_field(text_rule(max_length), default)
+    return declare_field(text_rule(max_length), default)
 
 
 def choice_field(
@@ -138,10 +171,10 @@ def choice_field(
             return value
         listed = f"one of {', '.join(known)}"
         if not isinstance(value, str):
-            raise _Mismatch(listed)
-        raise _Mismatch(listed, "unknown-name", did_you_mean(value[:_SHOWN], known))
+            raise Mismatch(listed)
+        raise Mismatch(listed, "unknown-name", did_you_mean(value[:_SHOWN], known))
 
-    return _declare_field(Rule(read_value), default)
+    return declare_field(Rule(read_value), default)
 
 
 def _refuse_writing(value: object) -> Any:
@@ -160,39 +193,100 @@ def parsed_field(
         read: returns the value of an untrusted JSON value, or raises a TfeBenchError.
         write: returns the JSON value, for requests that a client creates.
     """
-    return _declare_field(Rule(read, write), default)
+    return declare_field(Rule(read, write), default)
 
 
-def list_field(element: Rule, least: int, most: int, *, default: Any = MISSING) -> Any:
-    """Declare a field for a list of `least` to `most` values, read as a tuple."""
+def checked_field(*, default: Any = MISSING) -> Any:
+    """Declare a field that the class itself checks when an object is created."""
+    return declare_field(Rule(lambda value: value), default)
+
+
+def list_rule(element: Rule, least: int, most: int, code: str = "too-large") -> Rule:
+    """Return a rule for a list of `least` to `most` values, read as a tuple.
+
+    Args:
+        code: the code of the error of a longer list.
+    """
 
     def read_value(value: object) -> tuple[Any, ...]:
         expected = f"a list of {least} to {most} values"
         if not isinstance(value, list) or len(value) < least:
-            raise _Mismatch(expected)
+            raise Mismatch(expected)
         if len(value) > most:
-            raise _Mismatch(expected, "too-large")
+            raise Mismatch(expected, code)
         return tuple(element.read(each) for each in value)
 
-    return _declare_field(
-        Rule(read_value, lambda values: [element.write(v) for v in values]), default
+    return Rule(
+        read_value, lambda values: [element.write(v) for v in values], least=least, most=most
     )
+
+
+def list_field(
+    element: Rule, least: int, most: int, code: str = "too-large", *, default: Any = MISSING
+) -> Any:
+    """Declare a field for a list of `least` to `most` values, read as a tuple."""
+    return declare_field(list_rule(element, least, most, code), default)
+
+
+def mapping_rule(element: Rule, most: int) -> Rule:
+    """Return a rule for an object of at most `most` values by name."""
+
+    def read_value(value: object) -> dict[str, Any]:
+        expected = f"an object of at most {most} values by name"
+        if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+            raise Mismatch(expected)
+        if len(value) > most:
+            raise Mismatch(expected, "too-large")
+        return {name: element.read(each) for name, each in value.items()}
+
+    return Rule(
+        read_value,
+        lambda values: {name: element.write(v) for name, v in values.items()},
+        least=0,
+        most=most,
+    )
+
+
+def optional_rule(rule: Rule) -> Rule:
+    """Return a rule that also accepts null, read as None."""
+
+    def read_value(value: object) -> Any:
+        try:
+            return None if value is None else rule.read(value)
+        except Mismatch as mismatch:
+            raise Mismatch(f"{mismatch.expected}, or null", mismatch.code) from None
+
+    return dataclasses.replace(
+        rule, read=read_value, write=lambda v: None if v is None else rule.write(v)
+    )
+
+
+def header_rule(header: type[Header]) -> Rule:
+    """Return a rule for a header within another one."""
+    return Rule(header.from_header, lambda value: value.to_header())
 
 
 def nested_field(request: type[Request], *, default: Any = MISSING) -> Any:
     """Declare a field for another request."""
-    return _declare_field(
+    return declare_field(
         Rule(lambda value: value, lambda value: value.to_parameters(), request), default
     )
 
 
-@dataclass(frozen=True)
+# (eq=False: a subclass with eq=False compares by identity)
+@dataclass(frozen=True, eq=False)
 class Request:
     """Base of requests.
 
     Each field that a subclass reads is declared by a function of this module; further fields, with
     init=False, hold values that it derives.
     """
+
+    # Replaces the codes of errors about the form of the values, or all codes.
+    _code: ClassVar[str] = ""
+    _is_only_code: ClassVar[bool] = False
+    # Whether fields with a default must be present too.
+    _is_complete: ClassVar[bool] = False
 
     @classmethod
     def field_names(cls) -> list[str]:
@@ -215,35 +309,78 @@ class Request:
         """
         if not isinstance(values, Mapping):
             raise error(
-                f"{subject} is an object of fields. Received: another type.",
-                code="wrong-type",
+                f"{subject} is an object of fields. Received: {_show_value(values)}.",
+                code=cls._code or "wrong-type",
                 operation=subject,
             )
         known = cls.field_names()
         for name in values:
             if name not in known:
-                shown = str(name)[:_SHOWN]
-                raise error(
-                    f"{subject} has no field {shown!r}.{did_you_mean(shown, known)} Known: "
-                    f"{', '.join(known)}.",
-                    code="unknown-option",
-                    operation=subject,
-                    received=shown,
-                    expected=", ".join(known),
-                )
+                raise cls._unknown_field_error(str(name)[:_SHOWN], known, subject, error)
         return cls(**_read_fields(cls, values, subject, error))
 
+    @classmethod
+    def _unknown_field_error(
+        cls, name: str, known: list[str], subject: str, error: type[TfeBenchError]
+    ) -> TfeBenchError:
+        return error(
+            f"{subject} has no field {name!r}.{did_you_mean(name, known)} Known: "
+            f"{', '.join(known)}.",
+            code=cls._code or "unknown-option",
+            operation=subject,
+            received=name,
+            expected=", ".join(known),
+        )
+
+    @classmethod
+    def _missing_field_error(
+        cls, name: str, rule: Rule, subject: str, error: type[TfeBenchError]
+    ) -> TfeBenchError:
+        return error(
+            f"{subject} lacks the field {name!r}.",
+            code=cls._code or "missing-argument",
+            operation=name,
+        )
+
+    @classmethod
+    def _mismatch_error(
+        cls,
+        name: str,
+        value: object,
+        mismatch: Mismatch,
+        subject: str,
+        error: type[TfeBenchError],
+    ) -> TfeBenchError:
+        shown = _show_value(value)
+        replaces = cls._code and (cls._is_only_code or mismatch.code in _FORM_CODES)
+        return error(
+            f"{subject}: {name} is {mismatch.expected}. Received: {shown}.{mismatch.advice}",
+            code=cls._code if replaces else mismatch.code,
+            operation=name,
+            received=value[:_SHOWN] if isinstance(value, str) else shown,
+            expected=mismatch.expected,
+        )
+
+    def check_fields(self) -> None:
+        """Check the values of an object that was created directly, as if they had been read.
+
+        Raises:
+            UsageError: a rule does not accept a value.
+        """
+        values = {name: getattr(self, name) for name in self.field_names()}
+        _read_fields(type(self), values, type(self).__name__, UsageError)
+
     def to_parameters(self) -> dict[str, Any]:
-        """Return the JSON values of the fields that differ from their defaults."""
+        """Return the JSON values of the fields; defaults are left out."""
         parameters = {}
         for each in _declared_fields(type(self)):
             value = getattr(self, each.name)
-            if each.default is MISSING or value != each.default:
+            if self._is_complete or _is_required(each) or value != _default_value(each):
                 parameters[each.name] = each.metadata[_RULE].write(value)
         return parameters
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class DerivingRequest(Request):
     """A request from which a worker derives values by the headers of tables that it stores."""
 
@@ -261,9 +398,63 @@ class DerivingRequest(Request):
         return self._derivations[0]
 
 
+@dataclass(frozen=True, eq=False)
+class Header(Request):
+    """Base of headers, which know their subject and the class of their errors.
+
+    Class arguments:
+        subject: the name of the header in error texts.
+        error: the class of its errors.
+        code: replaces the codes of errors about the header's form.
+        is_only_code: whether it replaces all codes of the fields' rules.
+        is_complete: whether fields with a default must be present too, and are always written.
+    """
+
+    _subject: ClassVar[str] = "a header"
+    _error: ClassVar[type[TfeBenchError]] = UsageError
+
+    def __init_subclass__(
+        cls,
+        *,
+        subject: str = "",
+        error: type[TfeBenchError] | None = None,
+        code: str = "",
+        is_only_code: bool = False,
+        is_complete: bool = False,
+    ) -> None:
+        """Set the class arguments; those that are left out stay as in the base class."""
+        super().__init_subclass__()
+        cls._subject, cls._error = subject or cls._subject, error or cls._error
+        cls._code, cls._is_complete = code or cls._code, is_complete or cls._is_complete
+        cls._is_only_code = is_only_code or cls._is_only_code
+
+    @classmethod
+    def from_header(cls, header: object) -> Self:
+        """Read a header from an untrusted source.
+
+        Raises:
+            TfeBenchError: of the header's class: it is invalid; the text names the field.
+        """
+        return cls.from_parameters(header, cls._subject, cls._error)
+
+    def to_header(self) -> dict[str, Any]:
+        """Return the header as JSON."""
+        return self.to_parameters()
+
+
 def _declared_fields(cls: type[Request]) -> list[dataclasses.Field[Any]]:
     """Return the fields that are read; others hold what a request derives from them."""
     return [each for each in dataclasses.fields(cls) if _RULE in each.metadata]
+
+
+def _is_required(declared: dataclasses.Field[Any]) -> bool:
+    return declared.default is MISSING and declared.default_factory is MISSING
+
+
+def _default_value(declared: dataclasses.Field[Any]) -> Any:
+    if declared.default_factory is not MISSING:
+        return declared.default_factory()
+    return declared.default
 
 
 def _read_fields(
@@ -271,15 +462,12 @@ def _read_fields(
 ) -> dict[str, Any]:
     accepted: dict[str, Any] = {}
     for each in _declared_fields(cls):
+        rule: Rule = each.metadata[_RULE]
         if each.name not in values:
-            if each.default is MISSING:
-                raise error(
-                    f"{subject} lacks the field {each.name!r}.",
-                    code="missing-argument",
-                    operation=each.name,
-                )
+            if cls._is_complete or _is_required(each):
+                raise cls._missing_field_error(each.name, rule, subject, error)
             continue
-        value, rule = values[each.name], each.metadata[_RULE]
+        value = values[each.name]
         if rule.request is not None:
             accepted[each.name] = rule.request.from_parameters(
                 value, f"{subject}.{each.name}", error
@@ -287,21 +475,13 @@ def _read_fields(
             continue
         try:
             accepted[each.name] = rule.read(value)
-        except _Mismatch as mismatch:
-            shown = _show_value(value)
-            raise error(
-                f"{subject}: {each.name} is {mismatch.expected}. Received: {shown}."
-                f"{mismatch.advice}",
-                code=mismatch.code,
-                operation=each.name,
-                received=value[:_SHOWN] if isinstance(value, str) else shown,
-                expected=mismatch.expected,
-            ) from None
+        except Mismatch as mismatch:
+            raise cls._mismatch_error(each.name, value, mismatch, subject, error) from None
     return accepted
 
 
 def _show_value(value: object) -> str:
     try:
-        return repr(value)[:_SHOWN]
+        return _BOUNDED.repr(value)[:_SHOWN]
     except ValueError:  # more digits than Python prints
         return "a long number"

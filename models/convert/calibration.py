@@ -8,14 +8,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from tfe_bench.cluster.schema import (
+    Header,
+    Rule,
+    declare_field,
+    integer_rule,
+    list_rule,
+    mapping_rule,
+    parsed_field,
+)
 from tfe_bench.errors import DataError, RangeError, UsageError, did_you_mean
 from tfe_bench.models.convert import plaintext
-from tfe_bench.models.convert.graph import Array, Graph, LayerSpec, replace_layers
+from tfe_bench.models.convert.graph import MAX_LAYERS, Array, Graph, LayerSpec, replace_layers
 from tfe_bench.models.layers.base import registry
 from tfe_bench.models.layers.base.layer import FixedPointFormat, PlacedLayer
 from tfe_bench.models.layers.base.planning import (
@@ -40,8 +49,19 @@ _STEEP_OPS = ("log", "sqrt", "rsqrt", "reciprocal", "divide")
 _MAX_ROUNDING = 0.05
 
 
+_BITS = integer_rule(0, 63)
+_FORMAT = list_rule(integer_rule(0, MAX_REACH), 3, 5)
+
+
+def _read_format(value: object) -> FixedPointFormat:
+    row = _FORMAT.read(value)
+    return FixedPointFormat(*map(_BITS.read, row[:4]), *row[4:])
+
+
 @dataclass(frozen=True, eq=False)
-class ModelPlan:
+class ModelPlan(
+    Header, subject="A model's plan", error=DataError, code="invalid-plan", is_only_code=True
+):
     """A model with its fixed-point formats, as sent to the three workers.
 
     A plan is public.  It contains the layers and, for each, the bits of its values, comparisons and
@@ -56,51 +76,29 @@ class ModelPlan:
         inputs: fractional bits of inputs with other formats, because their values are small.
     """
 
-    graph: Graph
-    fraction: int
-    numbers: Mapping[str, FixedPointFormat]
-    inputs: Mapping[str, int] = field(default_factory=dict)
-
-    def to_header(self) -> dict[str, Any]:
-        """Return the plan as JSON, without the weights' values."""
-        rows = {name: n.to_row() for name, n in self.numbers.items()}
-        header = {"graph": self.graph.to_header(), "fraction": self.fraction, "numbers": rows}
-        return {**header, "inputs": dict(self.inputs)} if self.inputs else header
+    graph: Graph = parsed_field(Graph.from_header, Graph.to_header)
+    fraction: int = declare_field(_BITS)
+    numbers: Mapping[str, FixedPointFormat] = declare_field(
+        mapping_rule(Rule(_read_format, FixedPointFormat.to_row), MAX_LAYERS)
+    )
+    inputs: Mapping[str, int] = declare_field(mapping_rule(_BITS, MAX_LAYERS), factory=dict)
 
     @classmethod
-    def from_header(cls, header: Any) -> ModelPlan:
-        """Read the plan of a header from an untrusted source.
+    def from_header(cls, header: object) -> ModelPlan:
+        """Read the plan of a header from an untrusted source; its weights are zeros.
 
         Raises:
             DataError, UsageError: the header is invalid.
         """
-        try:
-            graph = Graph.from_header(header["graph"])
-            rows = {str(k): tuple(v) for k, v in header["numbers"].items()}
-            fraction = header["fraction"]
-            inputs = {str(k): v for k, v in header.get("inputs", {}).items()}
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DataError(
-                f"Invalid plan. Received: {type(error).__name__}: {error}.",
-                code="invalid-plan",
-                received=type(error).__name__,
-            ) from None
-        are_valid = all(
-            3 <= len(row) <= 5
-            and all(type(n) is int and 0 <= n < 64 for n in row[:4])
-            and all(type(n) is int and 0 <= n <= MAX_REACH for n in row[4:])
-            for row in [*rows.values(), (fraction, 0, 0), *((n, 0, 0) for n in inputs.values())]
-        )
-        inputs_known = inputs.keys() <= graph.inputs.keys()
-        if not are_valid or not inputs_known or set(rows) != {x.name for x in graph.layers}:
+        plan = super().from_header(header)
+        names = {x.name for x in plan.graph.layers}
+        if not plan.inputs.keys() <= plan.graph.inputs.keys() or set(plan.numbers) != names:
             raise DataError(
                 "Expected three to five numbers from 0 to 63 for each layer of a plan.",
                 code="invalid-plan",
                 operation="numbers",
             )
-        return cls(
-            graph, fraction, {name: FixedPointFormat(*row) for name, row in rows.items()}, inputs
-        )
+        return plan
 
     def fraction_of(self, name: str) -> int:
         """Return the fractional bits of a layer's value or of an input."""

@@ -9,13 +9,25 @@ import json
 import math
 import os
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tfe_bench.cluster.schema import (
+    Header,
+    Mismatch,
+    Rule,
+    choice_field,
+    declare_field,
+    flag_field,
+    label_rule,
+    list_field,
+    list_rule,
+    optional_rule,
+)
 from tfe_bench.csv_file import MAX_COLUMNS, MAX_TEXT, parse_columns
 from tfe_bench.errors import DataError, UsageError, did_you_mean
 from tfe_bench.models.convert.graph import Array
@@ -28,8 +40,31 @@ _MEMBER_NAME = "tfe_bench.json"
 _MAX_MEMBER_BYTES = 1 << 25
 
 
+def _read_scale(value: object) -> ColumnScale:
+    pair = list_rule(list_rule(Rule(_read_scale_number), 0, MAX_COLUMNS), 2, 2).read(value)
+    if 0.0 in pair[0]:
+        raise Mismatch("a list of nonzero factors and a list of offsets")
+    return ColumnScale(*pair)
+
+
+def _read_scale_number(value: object) -> float:
+    if type(value) is not float or not math.isfinite(value):
+        raise Mismatch("a list of factors and a list of offsets, all finite")
+    return value
+
+
+_NAME = label_rule(MAX_TEXT)
+_SCALE = optional_rule(Rule(_read_scale, ColumnScale.to_header))
+
+
 @dataclass(frozen=True)
-class Table:
+class Table(
+    Header,
+    subject="The facts of a table",
+    error=DataError,
+    code="invalid-parameters",
+    is_complete=True,
+):
     """The columns and the label of a table.
 
     Attributes:
@@ -42,23 +77,15 @@ class Table:
         logits: whether the model outputs logits instead of probabilities.
     """
 
-    columns: tuple[str, ...]
-    target: str
-    label: str | None = None
-    classes: tuple[str, ...] = ()
-    scale: ColumnScale | None = None
-    unit: ColumnScale | None = None
-    logits: bool = True
+    columns: tuple[str, ...] = list_field(_NAME, 0, MAX_COLUMNS, "invalid-name")
+    target: str = choice_field(TARGETS)
+    label: str | None = declare_field(optional_rule(_NAME), None)
+    classes: tuple[str, ...] = list_field(_NAME, 0, MAX_CLASSES, "invalid-name", default=())
+    scale: ColumnScale | None = declare_field(_SCALE, None)
+    unit: ColumnScale | None = declare_field(_SCALE, None)
+    logits: bool = flag_field(default=True)
 
     # ---- serialization
-
-    def to_header(self) -> dict[str, Any]:
-        """Return the table as JSON."""
-        header = {}
-        for name, value in vars(self).items():
-            value = list(value) if isinstance(value, tuple) else value
-            header[name] = value.to_header() if isinstance(value, ColumnScale) else value
-        return header
 
     @classmethod
     def from_header(cls, header: object) -> Table:
@@ -67,35 +94,20 @@ class Table:
         Raises:
             DataError: the header is invalid.
         """
-        if not isinstance(header, Mapping) or set(header) != set(cls.__dataclass_fields__):
-            raise DataError(
-                "Expected columns, label, classes and scales as facts of a table.",
-                code="invalid-parameters",
-                operation="table",
-            )
-        columns, classes = (_read_names(header[k], m) for k, m in _MAX_NAMES.items())
-        label, target, logits = header["label"], header["target"], header["logits"]
-        if target not in TARGETS or type(logits) is not bool:
-            raise DataError(
-                "Expected binary, classes or number as type of a table's label.",
-                code="invalid-parameters",
-                operation="target",
-            )
-        if label is not None:
-            [label] = _read_names([label], 1)
-        if len(set(columns)) != len(columns):
+        table = super().from_header(header)
+        if len(set(table.columns)) != len(table.columns):
             raise DataError(
                 "Expected each column of a table once.", code="duplicate-name", operation="columns"
             )
-        return cls(
-            columns,
-            target,
-            label,
-            classes,
-            _read_scale(header["scale"], len(columns)),
-            _read_scale(header["unit"], 1),
-            logits,
-        )
+        for scale, count in ((table.scale, len(table.columns)), (table.unit, 1)):
+            if scale is not None and not len(scale.factor) == len(scale.offset) == count:
+                raise DataError(
+                    f"Expected {count} nonzero factors and {count} offsets as scale.",
+                    code="invalid-parameters",
+                    operation="scale",
+                    expected=count,
+                )
+        return table
 
     # ---- rows
 
@@ -150,45 +162,6 @@ class Table:
             values = np.exp(values - values.max(1, keepdims=True))
             values = values / values.sum(1, keepdims=True)
         return values
-
-
-_MAX_NAMES = {"columns": MAX_COLUMNS, "classes": MAX_CLASSES}
-
-
-def _read_names(value: object, limit: int) -> tuple[str, ...]:
-    if (
-        not isinstance(value, list)
-        or len(value) > limit
-        or not all(isinstance(v, str) and len(v) <= MAX_TEXT for v in value)
-    ):
-        raise DataError(
-            f"Expected at most {limit} names of at most {MAX_TEXT} characters.",
-            code="invalid-name",
-            operation="names",
-            expected=limit,
-        )
-    return tuple(value)
-
-
-def _read_scale(value: object, count: int) -> ColumnScale | None:
-    if value is None:
-        return None
-    if isinstance(value, list) and len(value) == 2:
-        factor, offset = value
-        fits = all(
-            isinstance(part, list)
-            and len(part) == count
-            and all(type(v) is float and math.isfinite(v) for v in part)
-            for part in value
-        )
-        if fits and all(v != 0 for v in factor):
-            return ColumnScale(tuple(factor), tuple(offset))
-    raise DataError(
-        f"Expected {count} nonzero factors and {count} offsets as scale.",
-        code="invalid-parameters",
-        operation="scale",
-        expected=count,
-    )
 
 
 # ---- files

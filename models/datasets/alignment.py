@@ -58,7 +58,7 @@ class Alignment:
         table_texts = [
             f"{table.name!r} of {table.owner!r} ({table.schema.rows:,} rows) by "
             f"{', '.join(part.on)}"
-            for part, table in zip(self._order.parts, self._tables, strict=True)
+            for part, table in zip(self._order.tables, self._tables, strict=True)
         ]
         lines = explain.format_query_price_table(
             [f"align {' with '.join(table_texts)}"], [self.price(each) for each in profiles]

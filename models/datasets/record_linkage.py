@@ -14,6 +14,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tfe_bench.cluster.schema import (
+    Header,
+    Mismatch,
+    header_rule,
+    label_rule,
+    list_field,
+    list_rule,
+    parsed_field,
+)
 from tfe_bench.cluster.store import ShareStore
 from tfe_bench.cluster.stored import Sources, check_deployment_identifier, check_name
 from tfe_bench.csv_file import MAX_TEXT
@@ -34,10 +43,11 @@ MAX_WORDS = 64
 MAX_FEATURES = 4096
 # Bits of the range of a number whose owner declares no scale.
 MAX_BITS = 32
+_COLUMN = label_rule(MAX_TEXT, code="invalid-linkage-request")
 
 
 @dataclass(frozen=True)
-class LinkedTable:
+class LinkedTable(Header, subject="A table to link", code="invalid-linkage-request"):
     """One table of a request.
 
     Attributes:
@@ -46,31 +56,41 @@ class LinkedTable:
         columns: columns that become features.
     """
 
-    name: str
-    deployment: str
-    on: tuple[str, ...]
-    columns: tuple[str, ...]
+    name: str = parsed_field(lambda name: check_name(name, NAME_IS), str)
+    deployment: str = parsed_field(check_deployment_identifier, str)
+    on: tuple[str, ...] = list_field(_COLUMN, 0, MAX_KEYS, "invalid-linkage-request")
+    columns: tuple[str, ...] = list_field(_COLUMN, 0, MAX_FEATURES, "invalid-linkage-request")
+
+
+def _read_linkage_label(value: object) -> tuple[str, str]:
+    try:
+        table, column = list_rule(_COLUMN, 2, 2).read(value)
+    except Mismatch:
+        raise UsageError("Expected a table and a column as label.", code="invalid-label") from None
+    return table, column
 
 
 @dataclass(frozen=True)
-class LinkageRequest:
+class LinkageRequest(Header, subject="A linkage request", code="invalid-linkage-request"):
     """Tables to link, their keys, and the columns to keep.
 
     Attributes:
-        parts: 2 to 8 tables.
+        tables: 2 to 8 tables.
         label: table and column of the label.
 
     Raises:
         UsageError: the request is invalid.
     """
 
-    parts: tuple[LinkedTable, ...]
-    label: tuple[str, str]
+    tables: tuple[LinkedTable, ...] = list_field(
+        header_rule(LinkedTable), 0, MAX_TABLES, "number-out-of-range"
+    )
+    label: tuple[str, str] = parsed_field(_read_linkage_label, list)
 
     def __post_init__(self) -> None:
-        names = [part.name for part in self.parts]
+        names = [part.name for part in self.tables]
         check_table_names(names)
-        counts = {len(part.on) for part in self.parts}
+        counts = {len(part.on) for part in self.tables}
         if len(counts) > 1 or not 1 <= max(counts) <= MAX_KEYS:
             raise UsageError(
                 f"Expected keys of 1 to {MAX_KEYS} columns, with equally many in each table. "
@@ -78,7 +98,7 @@ class LinkageRequest:
                 code="invalid-key",
                 received=sorted(counts),
             )
-        for part in self.parts:
+        for part in self.tables:
             label_columns = [self.label[1]] if self.label[0] == part.name else []
             used = [*part.on, *part.columns, *label_columns]
             if len(set(used)) != len(used):
@@ -100,57 +120,8 @@ class LinkageRequest:
                 "The label is not a column of one of the tables (--label TABLE.COLUMN).",
                 code="invalid-label",
             )
-        if not any(part.columns for part in self.parts):
+        if not any(part.columns for part in self.tables):
             raise UsageError("No table has features. Name some (--columns).", code="no-features")
-
-    def to_header(self) -> dict[str, Any]:
-        """Return the request as public JSON."""
-        parts = [
-            {"name": p.name, "deployment": p.deployment, "on": [*p.on], "columns": [*p.columns]}
-            for p in self.parts
-        ]
-        return {"tables": parts, "label": list(self.label)}
-
-    @classmethod
-    def from_header(cls, header: object) -> LinkageRequest:
-        """Parse a request from untrusted JSON.
-
-        Raises:
-            UsageError: it is not a valid request.
-        """
-        if not isinstance(header, Mapping) or set(header) != {"tables", "label"}:
-            raise UsageError(
-                'Expected an object with "tables" and a "label".', code="invalid-linkage-request"
-            )
-        listed, label = header["tables"], header["label"]
-        if not isinstance(listed, list) or len(listed) > MAX_TABLES:
-            raise UsageError(
-                f"align takes {MIN_TABLES} to {MAX_TABLES} tables.",
-                code="number-out-of-range",
-                operation="align",
-            )
-        if not _is_linkage_text_list(label, 2) or len(label) != 2:
-            raise UsageError("Expected a table and a column as label.", code="invalid-label")
-        parts = []
-        for entry in listed:
-            known = {"name", "deployment", "on", "columns"}
-            if not isinstance(entry, Mapping) or set(entry) != known:
-                raise UsageError(
-                    "Expected name, deployment, keys and columns of each table.",
-                    code="invalid-linkage-request",
-                )
-            if not _is_linkage_text_list(entry["on"], MAX_KEYS) or not _is_linkage_text_list(
-                entry["columns"], MAX_FEATURES
-            ):
-                raise UsageError(
-                    "Expected keys and columns as lists of names.", code="invalid-linkage-request"
-                )
-            check_deployment_identifier(entry["deployment"])
-            name = check_name(entry["name"], NAME_IS)
-            parts.append(
-                LinkedTable(name, entry["deployment"], tuple(entry["on"]), tuple(entry["columns"]))
-            )
-        return cls(tuple(parts), (label[0], label[1]))
 
 
 def check_table_names(names: Sequence[str]) -> None:
@@ -172,14 +143,6 @@ def check_table_names(names: Sequence[str]) -> None:
             code="duplicate-name",
             operation="align",
         )
-
-
-def _is_linkage_text_list(value: object, max_length: int) -> bool:
-    return (
-        isinstance(value, list)
-        and len(value) <= max_length
-        and all(isinstance(each, str) and len(each) <= MAX_TEXT for each in value)
-    )
 
 
 @dataclass(frozen=True)
@@ -243,11 +206,11 @@ def derive_linkage(
     _check_linkage_keys(order, tables)
     for client in dict.fromkeys([tables[0].client, *clients]):
         _check_linkage_rights(order, [replace(table, client=client) for table in tables])
-    columns = [(i, name) for i, part in enumerate(order.parts) for name in part.columns]
+    columns = [(i, name) for i, part in enumerate(order.tables) for name in part.columns]
     all_names = [name for _, name in columns]
     features = []
     for i, name in columns:
-        shown = name if all_names.count(name) == 1 else f"{order.parts[i].name}.{name}"
+        shown = name if all_names.count(name) == 1 else f"{order.tables[i].name}.{name}"
         features.append(_derive_linked_feature(i, tables[i], name, shown))
     names = [name for feature in features for name in feature.names]
     if len(names) > MAX_FEATURES or len(set(names)) != len(names):
@@ -257,7 +220,7 @@ def derive_linkage(
             code="too-many-features",
             received=len(names),
         )
-    at = [part.name for part in order.parts].index(order.label[0])
+    at = [part.name for part in order.tables].index(order.label[0])
     label, target = _derive_linked_label(at, tables[at], order.label[1])
     least = max(table.schema.min_group for table in tables)
     return LinkageSchema(
@@ -266,7 +229,7 @@ def derive_linkage(
 
 
 def _check_linkage_keys(order: LinkageRequest, tables: Sequence[TableAccess]) -> None:
-    for part, table in zip(order.parts, tables, strict=True):
+    for part, table in zip(order.tables, tables, strict=True):
         for name in (*part.on, *part.columns):
             table.schema.column(name, f"table {table.name!r}")
         unique = table.schema.unique
@@ -287,7 +250,7 @@ def _check_linkage_keys(order: LinkageRequest, tables: Sequence[TableAccess]) ->
                 code="unit-not-unique",
                 operation=table.name,
             )
-    for keys in zip(*(part.on for part in order.parts), strict=True):
+    for keys in zip(*(part.on for part in order.tables), strict=True):
         first = tables[0].schema.columns[keys[0]].type
         for name, table in zip(keys, tables, strict=True):
             if (other := table.schema.columns[name].type) != first:
@@ -307,7 +270,7 @@ def _check_linkage_rights(order: LinkageRequest, tables: Sequence[TableAccess]) 
     purpose = (
         f"Aligning for {tables[0].client!r}" if tables[0].client != "*" else "Aligning for all"
     )
-    for part, table in zip(order.parts, tables, strict=True):
+    for part, table in zip(order.tables, tables, strict=True):
         label = [order.label[1]] if order.label[0] == part.name else []
         for use, columns in ((ColumnUse.KEY, part.on), (ColumnUse.TRAIN, (*part.columns, *label))):
             for name in columns:
@@ -431,7 +394,7 @@ def find_linkage_tables(
         PolicyError: an owner has not named one of the clients.
     """
     tables = []
-    for part in order.parts:
+    for part in order.tables:
         table, facts = stored.find_table(store, part.name, part.deployment, client)
         for other in clients:
             if not facts.is_permitted(other):
@@ -451,8 +414,8 @@ def collect_linkage_sources(order: LinkageRequest, tables: Sequence[TableAccess]
     """Return the sources of the linked rows: features, label and keys."""
     columns = {
         table.source(name)
-        for part, table in zip(order.parts, tables, strict=True)
+        for part, table in zip(order.tables, tables, strict=True)
         for name in (*part.on, *part.columns)
     }
-    at = [part.name for part in order.parts].index(order.label[0])
+    at = [part.name for part in order.tables].index(order.label[0])
     return frozenset(columns | {tables[at].source(order.label[1])})

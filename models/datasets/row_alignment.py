@@ -54,10 +54,10 @@ def align_rows(
     progress(0.0, "aligning")
     schemas = [table.schema for table in tables]
     keys = []
-    for i, part in enumerate(order.parts):
+    for i, part in enumerate(order.tables):
         words = load(i, stored.column_word_names(schemas[i], part.on))
         keys.append(stored.build_stored_relation(schemas[i], part.on, words))
-    on = [range(len(part.on)) for part in order.parts]
+    on = [range(len(part.on)) for part in order.tables]
     common_rows = joins.link_records(party, keys, on, profile=profile)
     count = reveal_row_count(party, common_rows.valid, alignment.min_rows)
     progress(0.6, "moving the columns")

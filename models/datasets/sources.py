@@ -7,6 +7,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cluster import stored_shares
+from tfe_bench.cluster.schema import (
+    Header,
+    Rule,
+    declare_field,
+    list_field,
+    mapping_rule,
+    optional_rule,
+)
 from tfe_bench.cluster.store import ShareStore
 from tfe_bench.cluster.stored import (
     DATA,
@@ -29,8 +37,13 @@ if TYPE_CHECKING:
     from tfe_bench.protocols.session.sharing import Shared
 
 
+# Data sets with features of one training.
+MAX_DATASETS = 64
+_NAME = Rule(lambda name: check_name(name, NAME_SUBJECT))
+
+
 @dataclass(frozen=True)
-class DatasetRef:
+class DatasetRef(Header, subject="A source of data", code="invalid-parameters"):
     """The data sets of a training.
 
     Attributes:
@@ -40,22 +53,16 @@ class DatasetRef:
         deployments: deployment by name, as known to the client.
     """
 
-    features: tuple[str, ...]
-    labels: str | None
-    deployments: Mapping[str, str]
+    features: tuple[str, ...] = list_field(_NAME, 1, MAX_DATASETS, "invalid-parameters")
+    labels: str | None = declare_field(optional_rule(_NAME))
+    deployments: Mapping[str, str] = declare_field(
+        mapping_rule(Rule(check_deployment_identifier), MAX_DATASETS + 1)
+    )
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the data sets, each once."""
         return tuple(dict.fromkeys([*self.features, *([self.labels] if self.labels else [])]))
-
-    def to_header(self) -> dict[str, Any]:
-        """Return the reference as JSON."""
-        return {
-            "features": list(self.features),
-            "labels": self.labels,
-            "deployments": dict(self.deployments),
-        }
 
     @classmethod
     def from_header(cls, header: object) -> DatasetRef:
@@ -64,35 +71,14 @@ class DatasetRef:
         Raises:
             UsageError: the header is invalid.
         """
-        fits = isinstance(header, Mapping) and set(header) == {"features", "labels", "deployments"}
-        if not fits or not isinstance(header, Mapping):
-            raise UsageError(
-                'Expected "features", "labels" and "deployments" in a source of data.',
-                code="invalid-parameters",
-                operation="source",
-            )
-        features, labels = header["features"], header["labels"]
-        if not isinstance(features, list) or not 1 <= len(features) <= 64:
-            raise UsageError(
-                "Expected the names of 1 to 64 data sets in a source.",
-                code="invalid-parameters",
-                operation="features",
-            )
-        dataset_ref = cls(
-            tuple(check_name(n, NAME_SUBJECT) for n in features),
-            None if labels is None else check_name(labels, NAME_SUBJECT),
-            header["deployments"] if isinstance(header["deployments"], Mapping) else {},
-        )
-        if len(set(features)) != len(features) or set(dataset_ref.deployments) != set(
-            dataset_ref.names
-        ):
+        dataset_ref = super().from_header(header)
+        features, names = dataset_ref.features, dataset_ref.names
+        if len(set(features)) != len(features) or set(dataset_ref.deployments) != set(names):
             raise UsageError(
                 "Expected each data set once in a source, with its deployment.",
                 code="duplicate-name",
                 operation="features",
             )
-        for word in dataset_ref.deployments.values():
-            check_deployment_identifier(word)
         return dataset_ref
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from tfe_bench.cluster import profiles
 from tfe_bench.cluster.jobs import InputSpec, check_known
+from tfe_bench.cluster.schema import Header, checked_field
 from tfe_bench.cluster.stored import check_name
 from tfe_bench.csv_file import MAX_ROWS
 from tfe_bench.errors import UsageError, check_one_of
@@ -52,7 +53,9 @@ _CHECKPOINT_FIELDS: tuple[str, ...] = (
 
 
 @dataclass(frozen=True)
-class CheckpointOptions:
+class CheckpointOptions(
+    Header, subject="The options of checkpoints", code="invalid-parameters", is_complete=True
+):
     """Options of a training's checkpoints.
 
     Attributes:
@@ -61,13 +64,9 @@ class CheckpointOptions:
         restart: whether to delete existing checkpoints.
     """
 
-    name: str
-    every: int = 100
-    restart: bool = False
-
-    def to_header(self) -> dict[str, Any]:
-        """Return the options as JSON."""
-        return dict(vars(self))
+    name: str = checked_field()
+    every: int = checked_field(default=100)
+    restart: bool = checked_field(default=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -314,14 +313,6 @@ class TrainingJob:
         options = dict(header)
         recipe = Recipe.from_header(options.pop("recipe"))
         source, saving = options.pop("source", None), options.pop("saving", None)
-        if saving is not None:
-            if not isinstance(saving, Mapping) or set(saving) != {"name", "every", "restart"}:
-                raise UsageError(
-                    'Expected "name", "every" and "restart" for checkpoints.',
-                    code="invalid-parameters",
-                    operation="saving",
-                )
-            saving = CheckpointOptions(**saving)
         deploy = options.get("deploy")
         if deploy is not None and not isinstance(deploy, Mapping):
             raise UsageError(
@@ -334,7 +325,7 @@ class TrainingJob:
             recipe,
             stopping=None if stopping is None else EarlyStoppingRule.from_header(stopping),
             source=None if source is None else DatasetRef.from_header(source),
-            saving=saving,
+            saving=None if saving is None else CheckpointOptions.from_header(saving),
             **options,
         )
 

@@ -75,7 +75,7 @@ def run_alignment(context: Context) -> dict[str, Shared]:
 
 def kept_names(request: AlignRequest) -> Sequence[str]:
     """Return the name of the result, and the names of the tables that it derives from."""
-    return [request.name, *(part.name for part in request.linkage_request.parts)]
+    return [request.name, *(part.name for part in request.linkage_request.tables)]
 
 
 PROGRAM = Program(
