@@ -24,7 +24,8 @@ from tfe_bench.cluster.schema import (
 )
 from tfe_bench.errors import DataError, RangeError, UsageError, did_you_mean
 from tfe_bench.models.convert import plaintext
-from tfe_bench.models.convert.graph import MAX_LAYERS, Array, Graph, LayerSpec, replace_layers
+from tfe_bench.models.convert.graph import Array, Graph, LayerSpec, replace_layers
+from tfe_bench.models.convert.graph_header import MAX_LAYERS
 from tfe_bench.models.layers.base import registry
 from tfe_bench.models.layers.base.layer import FixedPointFormat, PlacedLayer
 from tfe_bench.models.layers.base.planning import (

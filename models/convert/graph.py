@@ -19,15 +19,12 @@ import numpy as np
 from tfe_bench import atomic
 from tfe_bench.cluster.jobs import shape_extent
 from tfe_bench.errors import DataError, RangeError, UsageError, did_you_mean
+from tfe_bench.models.convert.graph_header import FORMAT, MAX_LAYERS, GraphHeader, is_layer_size
 from tfe_bench.models.layers.base import registry
 from tfe_bench.models.layers.base.layer import Array as Array
 from tfe_bench.models.layers.base.layer import FixedPointFormat, PlacedLayer, Shape
 from tfe_bench.models.layers.base.layer import LayerSpec as LayerSpec
 
-FORMAT = 2
-# More layers than any network of keras.applications has; limits what an untrusted header may
-# request.
-MAX_LAYERS = 4096
 MAX_ELEMENTS = 1 << 31
 
 
@@ -75,7 +72,7 @@ class Graph:
     def __post_init__(self) -> None:
         shapes: dict[str, Shape] = {}
         for name, shape in self.inputs.items():
-            if not name or not shape or not all(_is_layer_size(n) for n in shape):
+            if not name or not shape or not all(is_layer_size(n) for n in shape):
                 raise UsageError(
                     "Expected known sizes of the model's inputs, without the batch. Received: "
                     f"{name!r} of shape {list(shape)}.",
@@ -281,37 +278,22 @@ class Graph:
             DataError: the header is invalid, or the arrays do not match it.
             UsageError, RangeError: as of the class.
         """
-        try:
-            if header["format"] != FORMAT:
-                raise DataError(
-                    f"This model has format {header['format']!r}; this version reads {FORMAT}. "
-                    "Convert it again, and deploy it again (--replace) if it was deployed.",
-                    code="format-mismatch",
-                    operation="format",
-                    received=header["format"],
-                    expected=FORMAT,
-                )
-            weights_by_key: dict[str, Array] = {}
-            layers = tuple(_read_layer(row, arrays, weights_by_key) for row in header["layers"])
-            inputs = {str(k): tuple(v) for k, v in header["inputs"]}
-            if len(inputs) != len(header["inputs"]):
-                raise DataError(
-                    "Expected distinct names of a model's inputs.",
-                    code="duplicate-name",
-                    operation="inputs",
-                )
-            scaling = {str(k): (v[0], v[1]) for k, v in header.get("scaling", {}).items()}
-            outputs = tuple(str(o) for o in header["outputs"])
-            results = tuple((v[0], v[1]) for v in header.get("results", ()))
-            labels = tuple(str(v) for v in header.get("labels", ()))
-            tokens = {str(k): v for k, v in header.get("tokens", {}).items()}
-            masks = tuple(str(v) for v in header.get("masks", ()))
-            name, keyed = str(header["name"]), header.get("keyed", False) is True
-            flat = tuple(header.get("flat", ()))
-            optional_fields = (scaling, results, labels, tokens, masks, keyed, flat)
-            return cls(name, inputs, layers, outputs, *optional_fields)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        parts = GraphHeader.from_header(header)
+        inputs = dict(parts.inputs)
+        if len(inputs) != len(parts.inputs):
             raise DataError(
+                "Expected distinct names of a model's inputs.",
+                code="duplicate-name",
+                operation="inputs",
+            )
+        weights: dict[str, Array] = {}
+        layers = tuple(layer.read_layer(arrays, weights) for layer in parts.layers)
+        names = ("scaling", "results", "labels", "tokens", "masks", "keyed", "flat")
+        optional_parts = {name: getattr(parts, name) for name in names}
+        try:
+            return cls(parts.name, inputs, layers, parts.outputs, **optional_parts)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise DataError(  # (options of layers are JSON of any form)
                 f"Invalid header of a model. Received: {type(error).__name__}: {error}.",
                 code="invalid-graph",
                 operation="header",
@@ -347,40 +329,6 @@ class Graph:
                 received=type(error).__name__,
             ) from None
         return cls.from_header(header, arrays)
-
-
-def _read_layer(
-    row: Any, arrays: Mapping[str, Array] | None, weights_by_key: dict[str, Array]
-) -> LayerSpec:
-    """Read a layer from a header's row; `weights_by_key` holds earlier weights and gets its own."""
-    weights: dict[str, Array] = {}
-    for name, (dtype, shape, *shared_key) in sorted(row["weights"].items()):
-        key = f"{row['name']}/{name}"
-        if dtype not in ("float32", "float64") or not all(_is_layer_size(n) for n in shape):
-            raise DataError(
-                "Expected weights of type float32 or float64 and known sizes. Received: "
-                f"{dtype!r}, {shape!r}.",
-                code="wrong-type",
-                operation=row["name"],
-                received=dtype,
-            )
-        if arrays is None and not shared_key:
-            weights[name] = weights_by_key[key] = np.broadcast_to(np.zeros((), dtype), tuple(shape))
-            continue
-        array = weights_by_key.get(*shared_key) if shared_key else (arrays or {}).get(key)
-        if array is None or str(array.dtype) != dtype or list(array.shape) != list(shape):
-            raise DataError(
-                f"The weights {name!r} of layer {row['name']!r} do not match the header.",
-                code="weights-mismatch",
-                operation=row["name"],
-                received=name,
-            )
-        weights[name] = weights_by_key[key] = array
-    return LayerSpec(row["name"], row["op"], tuple(row["inputs"]), dict(row["options"]), weights)
-
-
-def _is_layer_size(n: Any) -> bool:
-    return isinstance(n, (int, np.integer)) and not isinstance(n, bool) and int(n) > 0
 
 
 def _is_channel_scale(part: Any, shape: Shape) -> bool:

@@ -15,6 +15,16 @@ from typing import Any
 
 import numpy as np
 
+from tfe_bench.cluster.schema import (
+    Header,
+    Rule,
+    checked_field,
+    declare_field,
+    integer_rule,
+    label_rule,
+    list_rule,
+    parsed_field,
+)
 from tfe_bench.errors import DataError, UsageError
 from tfe_bench.models.convert import graph as graphs
 from tfe_bench.models.convert import plaintext
@@ -37,8 +47,20 @@ MOST_EXPONENT = 24
 DEFAULT = TrainingPrecision()
 
 
+def _read_precision(value: object) -> TrainingPrecision:
+    return TrainingPrecision(*list_rule(integer_rule(-(1 << 63), 1 << 63), 4, 4).read(value))
+
+
+def _graph_to_header(graph: Graph) -> dict[str, Any]:
+    # (the owner of the rows has scaled them; the factors stay with the owner)
+    return {**graph.to_header(), "scaling": {}}
+
+
+_KEYS = list_rule(label_rule(1 << 12), 0, 1 << 16)
+
+
 @dataclass(frozen=True, eq=False)
-class Recipe:
+class Recipe(Header, subject="A recipe", error=DataError, code="invalid-recipe", is_complete=True):
     """The settings of a model's training.
 
     Attributes:
@@ -60,17 +82,28 @@ class Recipe:
         UsageError: layers cannot be trained, all of them listed, or settings do not fit.
     """
 
-    graph: Graph
-    loss: Loss
-    optimizer: Optimizer
-    batch: int = 128
-    order: tuple[str, ...] = ()
-    frozen: frozenset[str] = frozenset()
-    seed: int = 0
-    numbers: TrainingPrecision = DEFAULT
-    weighted: int = 0
-    penalties: Mapping[str, WeightPenalty] = field(default_factory=dict)
-    exponents: Mapping[str, int] = field(default_factory=dict)
+    graph: Graph = parsed_field(Graph.from_header, _graph_to_header)
+    loss: Loss = parsed_field(losses.from_header, lambda loss: loss.to_header())
+    optimizer: Optimizer = parsed_field(
+        optimizers.from_header, lambda optimizer: optimizer.to_header()
+    )
+    batch: int = checked_field(default=128)
+    order: tuple[str, ...] = declare_field(_KEYS, ())
+    frozen: frozenset[str] = parsed_field(
+        lambda keys: frozenset(_KEYS.read(keys)), sorted, default=frozenset()
+    )
+    seed: int = checked_field(default=0)
+    numbers: TrainingPrecision = parsed_field(
+        _read_precision, TrainingPrecision.to_header, default=DEFAULT
+    )
+    weighted: int = checked_field(default=0)
+    penalties: Mapping[str, WeightPenalty] = declare_field(
+        Rule(lambda value: value, lambda value: {k: list(v) for k, v in sorted(value.items())}),
+        factory=dict,
+    )
+    exponents: Mapping[str, int] = declare_field(
+        Rule(lambda value: value, lambda value: dict(sorted(value.items()))), factory=dict
+    )
     nodes: tuple[PlacedLayer, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -229,21 +262,7 @@ class Recipe:
 
     def to_header(self) -> dict[str, Any]:
         """Return the recipe as a JSON object, without the weights' values."""
-        return {
-            "format": FORMAT,
-            # (the owner of the rows has scaled them; the factors stay with the owner)
-            "graph": {**self.graph.to_header(), "scaling": {}},
-            "loss": self.loss.to_header(),
-            "optimizer": self.optimizer.to_header(),
-            "batch": self.batch,
-            "order": list(self.order),
-            "frozen": sorted(self.frozen),
-            "seed": self.seed,
-            "numbers": self.numbers.to_header(),
-            "weighted": self.weighted,
-            "penalties": {key: list(penalty) for key, penalty in sorted(self.penalties.items())},
-            "exponents": dict(sorted(self.exponents.items())),
-        }
+        return {"format": FORMAT, **super().to_header()}
 
     def compute_digest(self) -> str:
         """Return the SHA-256 of the header, in hexadecimal."""
@@ -257,37 +276,20 @@ class Recipe:
             DataError: the header is malformed.
             UsageError: as for the class.
         """
-        try:
-            if header["format"] != FORMAT:
-                raise DataError(
-                    f"This version reads recipes of format {FORMAT}. Received: "
-                    f"{header['format']!r}.",
-                    code="unsupported-format",
-                    operation="recipe",
-                    received=header["format"],
-                )
-            numbers = header["numbers"]
-            if len(numbers) != 4 or not all(type(n) is int for n in numbers):
-                raise DataError(
-                    "Expected four integers as a recipe's fixed-point format.",
-                    code="invalid-recipe",
-                    operation="numbers",
-                )
-            return cls(
-                Graph.from_header(header["graph"]),
-                losses.from_header(header["loss"]),
-                optimizers.from_header(header["optimizer"]),
-                header["batch"],
-                tuple(str(k) for k in header["order"]),
-                frozenset(str(k) for k in header["frozen"]),
-                header["seed"],
-                TrainingPrecision(*numbers),
-                header["weighted"],
-                header["penalties"],
-                header["exponents"],
-            )
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        version = header.get("format") if isinstance(header, Mapping) else FORMAT
+        if version != FORMAT:
             raise DataError(
+                f"This version reads recipes of format {FORMAT}. Received: {str(version)[:40]!r}.",
+                code="unsupported-format",
+                operation="recipe",
+                received=version,
+            )
+        try:
+            if isinstance(header, Mapping):
+                header = {name: value for name, value in header.items() if name != "format"}
+            return super().from_header(header)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise DataError(  # (options of losses and optimizers are JSON of any form)
                 f"Invalid recipe. Received: {type(error).__name__}: {error}.", code="invalid-recipe"
             ) from None
 
