@@ -122,9 +122,13 @@ def _read_flag(value: object) -> bool:
     return value
 
 
+# Reads true or false.
+flag_rule = Rule(_read_flag)
+
+
 def flag_field(*, default: Any = MISSING) -> Any:
     """Declare a field for true or false."""
-    return declare_field(Rule(_read_flag), default)
+    return declare_field(flag_rule, default)
 
 
 def text_rule(max_length: int = 200) -> Rule:

@@ -2,16 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from tfe_bench.cluster import wire
-from tfe_bench.errors import ProtocolError
+from tfe_bench.cluster.schema import (
+    Header,
+    Mismatch,
+    Rule,
+    declare_field,
+    flag_rule,
+    header_rule,
+    integer_field,
+    integer_rule,
+    label_rule,
+    list_field,
+    list_rule,
+    mapping_rule,
+    optional_rule,
+)
+from tfe_bench.errors import ProtocolError, TfeBenchError
 
 _MOST_NAME = 200
 _MOST_RANK = 32
-_MOST_DIMENSION = 1 << 62
+_MOST_NUMBER = 1 << 62
 _MOST_BITS = 127
+# More values by name than a message has room for.
+_MOST_VALUES = 1 << 20
+_CODE = "malformed-submission"
+_NAME = label_rule(_MOST_NAME, 1)
+_COUNT = integer_rule(0, _MOST_NUMBER)
+
+
+@dataclass(frozen=True)
+class _SubmittedPart(
+    Header, subject="A job's submission", error=ProtocolError, code=_CODE, is_only_code=True
+):
+    """Base of the parts of a submission; their errors quote no value, which may be a seed."""
+
+    @classmethod
+    def _mismatch_error(
+        cls, name: str, value: object, mismatch: Mismatch, subject: str, error: type[TfeBenchError]
+    ) -> TfeBenchError:
+        return error(
+            f'{subject} is malformed: "{name}" is {mismatch.expected}.',
+            code=_CODE,
+            operation=name,
+            expected=mismatch.expected,
+        )
+
+
+@dataclass(frozen=True)
+class SubmittedInput(_SubmittedPart):
+    """An input's facts, and its seeds for one worker."""
+
+    name: str = declare_field(_NAME)
+    shape: tuple[int, ...] = list_field(_COUNT, 0, _MOST_RANK)
+    fractional_bits: int = integer_field(0, _MOST_BITS)
+    limbs: int = integer_field(1, 2)
+    seeds: Mapping[str, str] = declare_field(mapping_rule(label_rule(_MOST_VALUES), _MOST_VALUES))
+    late: bool | None = declare_field(optional_rule(flag_rule), None)
+
+
+@dataclass(frozen=True)
+class JobSubmission(_SubmittedPart):
+    """A job's header; the job and its program check the values of the parameters."""
+
+    job: str = declare_field(_NAME)
+    program: str = declare_field(_NAME)
+    parameters: Mapping[str, Any] = declare_field(
+        mapping_rule(Rule(lambda value: value), _MOST_VALUES)
+    )
+    inputs: tuple[SubmittedInput, ...] = list_field(header_rule(SubmittedInput), 0, _MOST_VALUES)
+    shaping: tuple[int, int] | None = declare_field(optional_rule(list_rule(_COUNT, 2, 2)), None)
+    warm_up_bytes: int | None = declare_field(optional_rule(_COUNT), None)
 
 
 def parse_job_submission(blob: bytes) -> dict[str, Any]:
@@ -28,76 +93,14 @@ def parse_job_submission(blob: bytes) -> dict[str, Any]:
             "A job starts with its submission. Received: another message.",
             code="submission-missing",
         )
-    _check_submission_fields(header, _FIELDS)
-    names = set()
-    for row in header["inputs"]:
-        if not isinstance(row, dict):
-            raise _malformed_submission_error("inputs", "a list of objects")
-        _check_submission_fields(row, _INPUT_FIELDS)
-        names.add(row["name"])
-    if len(names) != len(header["inputs"]):
-        raise _malformed_submission_error("inputs", "a list of inputs of different names")
+    # (`agreement` compares the other fields: a client of another version may have more of them)
+    known = JobSubmission.field_names()
+    submission = JobSubmission.from_header({k: v for k, v in header.items() if k in known})
+    if len({each.name for each in submission.inputs}) != len(submission.inputs):
+        raise ProtocolError(
+            "A job's submission is malformed: two inputs have one name.",
+            code=_CODE,
+            operation="inputs",
+            expected="a list of inputs of different names",
+        )
     return header
-
-
-def _check_submission_fields(
-    values: Mapping[str, Any], fields: Mapping[str, tuple[Callable[[Any], bool], str]]
-) -> None:
-    for name, (fits, expected) in fields.items():
-        if not fits(values.get(name)):
-            raise _malformed_submission_error(name, expected)
-
-
-def _malformed_submission_error(name: str, expected: str) -> ProtocolError:
-    # (the received value may be long, or a seed)
-    return ProtocolError(
-        f'A job\'s submission is malformed: "{name}" is {expected}.',
-        code="malformed-submission",
-        operation=name,
-        expected=expected,
-    )
-
-
-def _is_submitted_name(value: object) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= _MOST_NAME
-
-
-def _is_submitted_count(value: object, largest: int) -> bool:
-    return type(value) is int and 0 <= value <= largest
-
-
-def _is_submitted_shape(value: object) -> bool:
-    if not isinstance(value, list) or len(value) > _MOST_RANK:
-        return False
-    return all(_is_submitted_count(size, _MOST_DIMENSION) for size in value)
-
-
-def _is_submitted_seeds(value: object) -> bool:
-    return isinstance(value, dict) and all(isinstance(seed, str) for seed in value.values())
-
-
-def _is_traffic_shaping(value: object) -> bool:
-    if not isinstance(value, list):
-        return value is None
-    return len(value) == 2 and all(_is_submitted_count(number, 1 << 62) for number in value)
-
-
-_FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "job": (_is_submitted_name, "a text"),
-    "program": (_is_submitted_name, f"a text of at most {_MOST_NAME} characters"),
-    "parameters": (lambda v: isinstance(v, dict), "an object"),
-    "shaping": (_is_traffic_shaping, "two numbers, or null"),
-    "warm_up_bytes": (lambda v: v is None or _is_submitted_count(v, 1 << 62), "a number of bytes"),
-    "inputs": (lambda v: isinstance(v, list), "a list"),
-}
-_INPUT_FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "name": (_is_submitted_name, f"a text of at most {_MOST_NAME} characters"),
-    "shape": (_is_submitted_shape, f"a list of at most {_MOST_RANK} sizes"),
-    "fractional_bits": (
-        lambda v: _is_submitted_count(v, _MOST_BITS),
-        f"a number from 0 to {_MOST_BITS}",
-    ),
-    "limbs": (lambda v: _is_submitted_count(v, 2) and v > 0, "1 or 2"),
-    "late": (lambda v: v is None or type(v) is bool, "true or false"),
-    "seeds": (_is_submitted_seeds, "an object of texts"),
-}
