@@ -16,12 +16,15 @@ from typing import Any
 
 from tfe_bench.cluster import agreement, tls
 from tfe_bench.cluster.addresses import canonical_host, is_loopback, parse_worker_address
+from tfe_bench.cluster.cluster_tables import ClusterFile
 from tfe_bench.cluster.files import write_public_file
 from tfe_bench.cluster.member_certificates import (
     check_member_certificates,
     load_member_certificates,
 )
+from tfe_bench.cluster.schema import Rule, declare_field
 from tfe_bench.cluster.toml_file import (
+    TEXT,
     TomlTable,
     parse_toml,
     prefix_config_errors,
@@ -384,38 +387,42 @@ def _certificate_toml_lines(member: PartyConfig | ClientConfig) -> list[str]:
 
 
 def _parse_cluster_toml(values: dict[str, Any], folder: Path) -> ClusterConfig:
-    top = TomlTable(values, "the file", ("cluster", "party", "client"))
-    cluster = top.get_table("cluster", ("name", "ring", "fractional_bits", "tls"))
-    parties = top.get_tables("party", ("name", "host", "port", "certificate"))
-    clients = top.get_tables("client", ("name", "certificate"))
-    if len(parties) != 3:
+    file = ClusterFile.from_header(values)
+    if len(file.party) != 3:
         raise ConfigError(
             "A cluster has exactly three [[party]] entries, for party 0, 1 and 2 in this order. "
-            f"Received: {len(parties)}. Add or delete entries.",
+            f"Received: {len(file.party)}. Add or delete entries.",
             code="wrong-party-count",
-            received=len(parties),
+            received=len(file.party),
             expected=3,
         )
-    return ClusterConfig(
-        name=cluster.get_text("name", "cluster"),
-        parties=tuple(
-            PartyConfig(
-                index,
-                party.get_text("name"),
-                party.get_text("host"),
-                party.get_integer("port"),
-                *load_member_certificates(party, folder),
-            )
-            for index, party in enumerate(parties)
-        ),
-        clients=tuple(
-            ClientConfig(client.get_text("name"), *load_member_certificates(client, folder))
-            for client in clients
-        ),
-        ring=cluster.get_integer("ring", RING),
-        fractional_bits=cluster.get_integer("fractional_bits", 16),
-        tls=cluster.get_boolean("tls", True),
+    parties = tuple(
+        PartyConfig(
+            *(index, party.name, party.host, party.port),
+            *load_member_certificates(party.certificate, f"[[party]] number {index + 1}", folder),
+        )
+        for index, party in enumerate(file.party)
     )
+    clients = tuple(
+        ClientConfig(
+            client.name,
+            *load_member_certificates(client.certificate, f"[[client]] number {number}", folder),
+        )
+        for number, client in enumerate(file.client, start=1)
+    )
+    return ClusterConfig(parties=parties, clients=clients, **vars(file.cluster))
+
+
+def _host_rule(index: int) -> Rule:
+    key = f"server{index}"
+    return Rule(lambda v: PartyConfig(index, key, *parse_worker_address(f'"{key}"', TEXT.read(v))))
+
+
+@dataclass(frozen=True)
+class _HostsFile(TomlTable):
+    server0: PartyConfig = declare_field(_host_rule(0))
+    server1: PartyConfig = declare_field(_host_rule(1))
+    server2: PartyConfig = declare_field(_host_rule(2))
 
 
 def _parse_tf_encrypted_hosts(text: str) -> ClusterConfig:
@@ -433,12 +440,7 @@ def _parse_tf_encrypted_hosts(text: str) -> ClusterConfig:
         )
     # "master" is tf-encrypted's driver, which tfe_bench does not have.
     values.pop("master", None)
-    servers = TomlTable(values, "the file", ("server0", "server1", "server2"))
-    parties = []
-    for index in range(3):
-        key = f"server{index}"
-        host, port = parse_worker_address(f'"{key}"', servers.get_text(key))
-        parties.append(PartyConfig(index, key, host, port))
+    parties = vars(_HostsFile.from_header(values)).values()
     return ClusterConfig(name="cluster", parties=tuple(parties), tls=False)
 
 

@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from tfe_bench.cluster import tls
-from tfe_bench.cluster.toml_file import TomlTable, prefix_config_errors
+from tfe_bench.cluster.toml_file import prefix_config_errors
 from tfe_bench.errors import ConfigError
 
 CertificatePair = tuple[bytes | None, bytes | None]
 
 
-def load_member_certificates(table: TomlTable, folder: Path) -> CertificatePair:
+def load_member_certificates(names: Sequence[str], where: str, folder: Path) -> CertificatePair:
     """Read the certificates that a table of cluster.toml names, relative to its folder.
+
+    Args:
+        where: the table in error texts.
 
     Raises:
         ConfigError: the table names more than two files, or a file is no certificate.
     """
-    names = [name for name in table.get_text_or_texts("certificate") if name]
+    names = [name for name in names if name]
     if len(names) > 2:
         raise ConfigError(
-            f'{table.where}: "certificate" is one file, or two during a roll-over. '
+            f'{where}: "certificate" is one file, or two during a roll-over. '
             f"Received: {len(names)}. Delete those that are no longer used.",
             code="too-many-certificates",
-            operation=table.where,
+            operation=where,
             received=len(names),
             expected="1 or 2",
         )
     loaded: list[bytes | None] = [None, None]
     for position, name in enumerate(names):
-        with prefix_config_errors(
-            f'{table.where}: certificate = "{name}" (relative to cluster.toml)'
-        ):
+        with prefix_config_errors(f'{where}: certificate = "{name}" (relative to cluster.toml)'):
             loaded[position] = tls.load_certificate(folder / name)
     return loaded[0], loaded[1]
 

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, make_dataclass
 from pathlib import Path
 from typing import Any
 
-from tfe_bench.cluster import handles, tls
+from tfe_bench.cluster import handles, tls, toml_file
 from tfe_bench.cluster.config import ClusterConfig
 from tfe_bench.cluster.jobs import Size, installed_programs
+from tfe_bench.cluster.schema import declare_field
 from tfe_bench.cluster.toml_file import (
     TomlTable,
     load_toml,
     prefix_config_errors,
     quote_received_value,
+    table_field,
+    tables_field,
 )
 from tfe_bench.errors import ConfigError, PolicyError, did_you_mean
 
@@ -169,37 +172,16 @@ class WorkerPolicy:
         """
         path = Path(path)
         with prefix_config_errors(path):
-            known_keys = (
-                "party",
-                "key",
-                "allow_programs",
-                "allow_shaping",
-                "reveal",
-                "limits",
-                "models",
-            )
-            top = TomlTable(load_toml(path), "the file", known_keys)
-            rules = top.get_tables("reveal", ("program", "to"))
-            limits = top.get_table(
-                "limits", [limit_field.name for limit_field in _policy_limit_fields()]
-            )
-            key, models = top.get_text("key", ""), top.get_text("models", "")
-            values: dict[str, Any] = {}
-            for limit_field in _policy_limit_fields():
-                default: Any = limit_field.default
-                reader: Any = limits.get_number if type(default) is float else limits.get_integer
-                values[limit_field.name] = reader(limit_field.name, default)
+            file = _PolicyFile.from_header(load_toml(path))
             policy = cls(
-                party=top.get_integer("party"),
-                key=path.parent / key if key else None,
-                allow_programs=top.get_texts("allow_programs", ()),
-                reveal=tuple(
-                    RevealRule(rule.get_text("program"), rule.get_texts("to")) for rule in rules
-                ),
-                allow_shaping=top.get_boolean("allow_shaping", False),
-                models=path.parent / models if models else None,
+                party=file.party,
+                key=path.parent / file.key if file.key else None,
+                allow_programs=file.allow_programs,
+                reveal=tuple(RevealRule(**vars(rule)) for rule in file.reveal),
+                allow_shaping=file.allow_shaping,
+                models=path.parent / file.models if file.models else None,
                 source=path.name,
-                **values,
+                **vars(file.limits),
             )
             if policy.key is not None:
                 policy.load_key()
@@ -395,6 +377,42 @@ class WorkerPolicy:
                 expected=f"{limit:.12g}",
                 party=self.party,
             )
+
+
+_LimitsTable: Any = make_dataclass(
+    "_LimitsTable",
+    [
+        (
+            limit_field.name,
+            limit_field.type,
+            declare_field(
+                toml_file.NUMBER if type(limit_field.default) is float else toml_file.INTEGER,
+                limit_field.default,
+            ),
+        )
+        for limit_field in fields(WorkerPolicy)
+        if limit_field.metadata
+    ],
+    bases=(TomlTable,),
+    frozen=True,
+)
+
+
+@dataclass(frozen=True)
+class _RevealTable(TomlTable):
+    program: str = declare_field(toml_file.TEXT)
+    to: tuple[str, ...] = declare_field(toml_file.TEXTS)
+
+
+@dataclass(frozen=True)
+class _PolicyFile(TomlTable):
+    party: int = declare_field(toml_file.INTEGER)
+    key: str = declare_field(toml_file.TEXT, "")
+    allow_programs: tuple[str, ...] = declare_field(toml_file.TEXTS, ())
+    allow_shaping: bool = declare_field(toml_file.FLAG, False)
+    reveal: tuple[_RevealTable, ...] = tables_field("reveal", _RevealTable)
+    limits: Any = table_field("limits", _LimitsTable)
+    models: str = declare_field(toml_file.TEXT, "")
 
 
 def unknown_policy_names(config: ClusterConfig, policy: WorkerPolicy) -> list[str]:

@@ -1,4 +1,4 @@
-"""Readers of TOML files that name every mistake."""
+"""Tables of TOML files, as dataclasses that name every mistake."""
 
 from __future__ import annotations
 
@@ -7,123 +7,117 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from tfe_bench.errors import ConfigError, SecurityError, did_you_mean
+from tfe_bench.cluster.schema import Header, Mismatch, Rule, declare_field
+from tfe_bench.errors import ConfigError, SecurityError, TfeBenchError, did_you_mean
 
 _MAX_BYTES = 1 << 20
 
-T = TypeVar("T")
 
+@dataclass(frozen=True)
+class TomlTable(Header, subject="the file", error=ConfigError):
+    """Base of tables of TOML files: their subject is the table's name, such as ``[cluster]``."""
 
-class TomlTable:
-    """One table of a TOML file, read key by key, so that errors name the key.
+    @classmethod
+    def _unknown_field_error(
+        cls, name: str, known: list[str], subject: str, error: type[TfeBenchError]
+    ) -> TfeBenchError:
+        return error(
+            f"{subject}: unknown key {quote_received_value(name)}.{did_you_mean(name, known)} "
+            f"Known keys: {', '.join(known)}.",
+            code="unknown-option",
+            operation=subject,
+            received=name,
+            expected=", ".join(known),
+        )
 
-    Args:
-        values: the parsed table.
-        where: the table's name in error texts, such as ``[cluster]``.
-        known: the keys that may occur.
-
-    Raises:
-        ConfigError: the table has an unknown key.
-    """
-
-    def __init__(self, values: Mapping[str, Any], where: str, known: Iterable[str]) -> None:
-        self._values = values
-        self.where = where
-        known = list(known)
-        for key in values:
-            if key not in known:
-                raise ConfigError(
-                    f"{where}: unknown key {quote_received_value(key)}.{did_you_mean(key, known)} "
-                    f"Known keys: {', '.join(known)}.",
-                    code="unknown-option",
-                    operation=where,
-                    received=key,
-                    expected=", ".join(known),
-                )
-
-    def get_text(self, key: str, default: str | None = None) -> str:
-        """Return a string. Raises ConfigError for another type, or if it is missing."""
-        return self._get_typed(key, default, str, "a text in quotes")
-
-    def get_integer(self, key: str, default: int | None = None) -> int:
-        """Return an integer. Raises ConfigError as `get_text` does."""
-        return self._get_typed(key, default, int, "a whole number")
-
-    def get_boolean(self, key: str, default: bool | None = None) -> bool:
-        """Return ``true`` or ``false``. Raises ConfigError as `get_text` does."""
-        return self._get_typed(key, default, bool, "true or false")
-
-    def get_number(self, key: str, default: float | None = None) -> float:
-        """Return a finite number. Raises ConfigError as `get_text` does."""
-        value = self._get_value(key, default, expected := "a finite number")
-        if type(value) is int or (type(value) is float and math.isfinite(value)):
-            return float(value)
-        raise self._type_error(key, value, expected)
-
-    def get_texts(self, key: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
-        """Return a list of strings. Raises ConfigError as `get_text` does."""
-        value = self._get_value(key, default, expected := "a list of texts in quotes")
-        if isinstance(value, list | tuple) and all(type(item) is str for item in value):
-            return tuple(value)
-        raise self._type_error(key, value, expected)
-
-    def get_text_or_texts(self, key: str) -> tuple[str, ...]:
-        """Return a string or strings, "" if missing. Raises ConfigError as `get_text` does."""
-        if isinstance(self._values.get(key), list):
-            return self.get_texts(key)
-        return (self.get_text(key, ""),)
-
-    def get_table(self, key: str, known: Iterable[str]) -> TomlTable:
-        """Return the table ``[key]``, empty if missing. Raises ConfigError as `TomlTable` does."""
-        return TomlTable(self._get_typed(key, {}, dict, f"a table, [{key}]"), f"[{key}]", known)
-
-    def get_tables(self, key: str, known: Iterable[str]) -> list[TomlTable]:
-        """Return all tables ``[[key]]``. Raises ConfigError as `TomlTable` does."""
-        values = self._values.get(key, [])
-        if not isinstance(values, list) or not all(isinstance(item, dict) for item in values):
-            raise ConfigError(
-                f"{self.where}: {quote_received_value(key)} is a list of tables, each under "
-                f"[[{key}]]. "
-                f"Received: {quote_received_value(values)}. Write [[{key}]] with double brackets.",
-                code="wrong-type",
-                operation=key,
-                received=values,
-                expected="a list of tables",
-            )
-        known = list(known)
-        return [
-            TomlTable(item, f"[[{key}]] number {number}", known)
-            for number, item in enumerate(values, start=1)
-        ]
-
-    def _get_typed(self, key: str, default: Any, kind: type[T], expected: str) -> T:
-        value = self._get_value(key, default, expected)
-        if type(value) is kind:  # not isinstance: true is no integer
-            return value
-        raise self._type_error(key, value, expected)
-
-    def _get_value(self, key: str, default: Any, expected: str) -> Any:
-        if key not in self._values and default is None:
-            raise ConfigError(
-                f'{self.where}: "{key}" is missing. Add it: {expected}.',
-                code="missing-argument",
-                operation=key,
-                expected=expected,
-            )
-        return self._values.get(key, default)
-
-    def _type_error(self, key: str, value: Any, expected: str) -> ConfigError:
-        return ConfigError(
-            f'{self.where}: "{key}" must be {expected}. Received: {quote_received_value(value)}.',
-            code="wrong-type",
-            operation=key,
-            received=value,
+    @classmethod
+    def _missing_field_error(
+        cls, name: str, rule: Rule, subject: str, error: type[TfeBenchError]
+    ) -> TfeBenchError:
+        expected = ""
+        with contextlib.suppress(TfeBenchError):
+            try:
+                rule.read(None)
+            except Mismatch as mismatch:
+                expected = mismatch.expected
+        return error(
+            f'{subject}: "{name}" is missing. Add it: {expected}.',
+            code="missing-argument",
+            operation=name,
             expected=expected,
         )
+
+    @classmethod
+    def _mismatch_error(
+        cls, name: str, value: object, mismatch: Mismatch, subject: str, error: type[TfeBenchError]
+    ) -> TfeBenchError:
+        return error(
+            f'{subject}: "{name}" must be {mismatch.expected}. Received: '
+            f"{quote_received_value(value)}.{mismatch.advice}",
+            code=mismatch.code,
+            operation=name,
+            received=value,
+            expected=mismatch.expected,
+        )
+
+
+def _type_rule(kind: type, expected: str) -> Rule:
+    def read_value(value: object) -> Any:
+        if type(value) is not kind:  # not isinstance: true is no integer
+            raise Mismatch(expected)
+        return value
+
+    return Rule(read_value)
+
+
+def _read_number(value: object) -> float:
+    if type(value) is int or (type(value) is float and math.isfinite(value)):
+        return float(value)
+    raise Mismatch("a finite number")
+
+
+def _read_texts(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(type(item) is str for item in value):
+        raise Mismatch("a list of texts in quotes")
+    return tuple(value)
+
+
+TEXT, INTEGER = _type_rule(str, "a text in quotes"), _type_rule(int, "a whole number")
+FLAG, NUMBER, TEXTS = _type_rule(bool, "true or false"), Rule(_read_number), Rule(_read_texts)
+TEXT_OR_TEXTS = Rule(lambda v: TEXTS.read(v) if isinstance(v, list) else (TEXT.read(v),))
+
+
+def table_field(key: str, table: type[TomlTable]) -> Any:
+    """Declare a field for the table ``[key]``, with the defaults of its fields if missing."""
+
+    def read_value(value: object) -> TomlTable:
+        if not isinstance(value, dict):
+            raise Mismatch(f"a table, [{key}]")
+        return table.from_parameters(value, f"[{key}]", ConfigError)
+
+    return declare_field(Rule(read_value), factory=table)
+
+
+def tables_field(key: str, table: type[TomlTable]) -> Any:
+    """Declare a field for all tables ``[[key]]``, read as a tuple; none if missing."""
+
+    def read_value(value: object) -> tuple[TomlTable, ...]:
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            raise Mismatch(
+                f"a list of tables, each under [[{key}]]",
+                advice=f" Write [[{key}]] with double brackets.",
+            )
+        return tuple(
+            table.from_parameters(item, f"[[{key}]] number {number}", ConfigError)
+            for number, item in enumerate(value, start=1)
+        )
+
+    return declare_field(Rule(read_value), ())
 
 
 def parse_toml(text: str) -> dict[str, Any]:

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields, make_dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from tfe_bench.benchmarks.technologies.storage import published
+from tfe_bench.cluster.schema import checked_field, declare_field
 from tfe_bench.cluster.toml_file import (
+    FLAG,
+    NUMBER,
+    TEXT,
     TomlTable,
     load_toml,
     parse_toml,
     prefix_config_errors,
     quote_received_value,
+    table_field,
 )
 from tfe_bench.errors import ConfigError, check_one_of, did_you_mean
 
@@ -177,7 +182,34 @@ class StorageDevice:
 
 
 _NUMBERS: Final = {each.name: each for each in fields(StorageDevice) if each.metadata}
-_KEYS: Final = ("name", "weights_on", "prefetch", *_NUMBERS, "speedup", "microseconds")
+
+
+def _number_table(name: str, keys: Mapping[str, Any]) -> Any:
+    """Return a class of tables of finite numbers by key, with their defaults."""
+    declared = [(key, float, declare_field(NUMBER, default)) for key, default in keys.items()]
+    return make_dataclass(name, declared, bases=(TomlTable,), frozen=True, kw_only=True)
+
+
+_OperationTimes: Any = make_dataclass(
+    "_OperationTimes",
+    [(key, Any, checked_field(default=None)) for key in OPERATIONS],
+    bases=(TomlTable,),
+    frozen=True,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _DeviceTable(
+    _number_table("_DeviceNumbers", {key: each.default for key, each in _NUMBERS.items()}),  # type: ignore[misc]
+    subject="device",  # type: ignore[call-arg]
+):
+    name: str = declare_field(TEXT)
+    weights_on: str = declare_field(TEXT)
+    prefetch: bool = declare_field(FLAG, True)
+    speedup: Any = table_field(
+        "speedup", _number_table("_Speedups", dict.fromkeys(("all", *OPERATIONS)))
+    )
+    microseconds: Any = table_field("microseconds", _OperationTimes)
 
 
 def load_device(name: str) -> StorageDevice:
@@ -225,26 +257,22 @@ def parse_device_profile(values: Mapping[str, Any]) -> StorageDevice:
     Raises:
         ConfigError: a field is missing, unknown, or outside its bounds.
     """
-    table = TomlTable(values, "device", _KEYS)
-    numbers = {
-        key: table.get_number(key, None if each.default is MISSING else each.default)
-        for key, each in _NUMBERS.items()
-    }
-    speedup = table.get_table("speedup", ("all", *OPERATIONS))
-    table.get_table("microseconds", OPERATIONS)
+    table = _DeviceTable.from_header(values)
     return StorageDevice(
-        name=table.get_text("name"),
-        weights_on=table.get_text("weights_on"),
-        prefetch=table.get_boolean("prefetch", True),
+        name=table.name,
+        weights_on=table.weights_on,
+        prefetch=table.prefetch,
         speedup={
-            key: _check_positive(speedup.get_number(key), f"[speedup] {key}")
-            for key in values.get("speedup", {})
+            key: _check_positive(speedup, f"[speedup] {key}")
+            for key, speedup in vars(table.speedup).items()
+            if speedup is not None
         },
         microseconds={
-            key: _operation_seconds_by_level(each, f"[microseconds] {key}")
-            for key, each in values.get("microseconds", {}).items()
+            key: _operation_seconds_by_level(times, f"[microseconds] {key}")
+            for key, times in vars(table.microseconds).items()
+            if times is not None
         },
-        **numbers,
+        **{key: getattr(table, key) for key in _NUMBERS},
     )
 
 

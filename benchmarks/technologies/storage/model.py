@@ -14,7 +14,15 @@ from tfe_bench.benchmarks.technologies.storage.device import (
     StorageDevice,
     read_device_or_model_file,
 )
-from tfe_bench.cluster.toml_file import TomlTable, quote_received_value
+from tfe_bench.cluster.schema import Mismatch, Rule, declare_field, parsed_field
+from tfe_bench.cluster.toml_file import (
+    INTEGER,
+    NUMBER,
+    TEXT,
+    TomlTable,
+    quote_received_value,
+    tables_field,
+)
 from tfe_bench.errors import ConfigError, did_you_mean
 
 MOST_LAYERS: Final = 1000
@@ -22,7 +30,6 @@ _MOST_GIGABYTES: Final = 1e6
 _MOST_SECONDS: Final = 1e6
 _MOST_OPERATIONS: Final = 10**9
 _MOST_LEVEL: Final = 64
-_SIZES: Final = ("weight_gigabytes", "key_gigabytes", "working_gigabytes")
 
 # Returns the measured time in seconds of an operation at a level.
 Costs = Callable[[str, int], float]
@@ -165,6 +172,57 @@ def load_device_model(name: str) -> DeviceModel:
     )
 
 
+def _bounded_rule(kind: Rule, least: float, largest: float) -> Rule:
+    def read_value(value: object) -> Any:
+        number = kind.read(value)
+        if not least <= number <= largest:
+            raise Mismatch(f"{least:g} to {largest:g}", "number-out-of-range")
+        return number
+
+    return Rule(read_value)
+
+
+def _read_operation_name(value: object) -> str:
+    if (name := TEXT.read(value)) not in OPERATIONS:
+        raise ConfigError(
+            f"[[layer.operation]]: operations are {', '.join(OPERATIONS)}. Received: "
+            f"{quote_received_value(name)}.{did_you_mean(name, OPERATIONS)}",
+            code="unknown-name",
+            operation="operation",
+            received=name,
+        )
+    return str(name)
+
+
+_GIGABYTES = _bounded_rule(NUMBER, 0, _MOST_GIGABYTES)
+_BYTES = _bounded_rule(NUMBER, 0, _MOST_GIGABYTES * GIGA)
+
+
+@dataclass(frozen=True)
+class _OperationTable(TomlTable):
+    name: str = parsed_field(_read_operation_name)
+    level: int = declare_field(_bounded_rule(INTEGER, 1, _MOST_LEVEL))
+    count: int = declare_field(_bounded_rule(INTEGER, 1, _MOST_OPERATIONS))
+
+
+@dataclass(frozen=True)
+class _LayerTable(TomlTable):
+    name: str = declare_field(TEXT)
+    weight_gigabytes: float = declare_field(_GIGABYTES)
+    key_gigabytes: float = declare_field(_GIGABYTES, 0.0)
+    working_gigabytes: float = declare_field(_GIGABYTES, 0.0)
+    seconds: float | None = declare_field(_bounded_rule(NUMBER, 0, _MOST_SECONDS), None)
+    operation: tuple[_OperationTable, ...] = tables_field("operation", _OperationTable)
+
+
+@dataclass(frozen=True)
+class _ModelTable(TomlTable, subject="model"):
+    name: str = declare_field(TEXT)
+    input_bytes: float = declare_field(_BYTES, 0.0)
+    output_bytes: float = declare_field(_BYTES, 0.0)
+    layer: tuple[_LayerTable, ...] = tables_field("layer", _LayerTable)
+
+
 def parse_device_model(values: Mapping[str, Any]) -> DeviceModel:
     """Build a model from the tables of its file.
 
@@ -172,15 +230,18 @@ def parse_device_model(values: Mapping[str, Any]) -> DeviceModel:
         ConfigError: a field is missing, unknown, or outside its bounds, or no layer reads or
             computes anything.
     """
-    table = TomlTable(values, "model", ("name", "input_bytes", "output_bytes", "layer"))
-    layers = table.get_tables("layer", ("name", *_SIZES, "seconds", "operation"))
+    table = _ModelTable.from_header(values)
+    layers = table.layer
     if not 1 <= len(layers) <= MOST_LAYERS:
         raise ConfigError(
             f"A model has 1 to {MOST_LAYERS} [[layer]]. Received: {len(layers)}.",
             code="wrong-number-of-values",
             operation="layer",
         )
-    parsed_layers = tuple(map(_read_device_layer, layers))
+    parsed_layers = tuple(
+        _read_device_layer(layer, f"[[layer]] number {number}")
+        for number, layer in enumerate(layers, start=1)
+    )
     if not any(layer.bytes or layer.seconds or layer.operations for layer in parsed_layers):
         raise ConfigError(
             "Expected a model with a layer that reads or computes something. "
@@ -188,65 +249,31 @@ def parse_device_model(values: Mapping[str, Any]) -> DeviceModel:
             code="model-without-cost",
         )
     return DeviceModel(
-        name=table.get_text("name"),
+        name=table.name,
         layers=parsed_layers,
-        input_bytes=_read_device_number(table, "input_bytes", _MOST_GIGABYTES * GIGA, 0.0),
-        output_bytes=_read_device_number(table, "output_bytes", _MOST_GIGABYTES * GIGA, 0.0),
+        input_bytes=table.input_bytes,
+        output_bytes=table.output_bytes,
     )
 
 
-def _read_device_layer(table: TomlTable) -> DeviceLayer:
-    operations = table.get_tables("operation", ("name", "level", "count"))
-    seconds = None if operations else _read_device_number(table, "seconds", _MOST_SECONDS)
-    if operations and table.get_number("seconds", math.pi) != math.pi:
+def _read_device_layer(table: _LayerTable, where: str) -> DeviceLayer:
+    if table.operation and table.seconds is not None:
         raise ConfigError(
-            f'{table.where}: Expected either "seconds" or [[layer.operation]]. Received: both.',
+            f'{where}: Expected either "seconds" or [[layer.operation]]. Received: both.',
             code="conflicting-options",
             operation="seconds",
         )
+    if not table.operation and table.seconds is None:
+        raise ConfigError(
+            f'{where}: "seconds" is missing. Add it: a finite number.',
+            code="missing-argument",
+            operation="seconds",
+        )
     return DeviceLayer(
-        name=table.get_text("name"),
-        weight_bytes=_read_device_number(table, "weight_gigabytes", _MOST_GIGABYTES) * GIGA,
-        key_bytes=_read_device_number(table, "key_gigabytes", _MOST_GIGABYTES, 0.0) * GIGA,
-        working_bytes=_read_device_number(table, "working_gigabytes", _MOST_GIGABYTES, 0.0) * GIGA,
-        seconds=seconds,
-        operations=tuple(map(_read_operations, operations)),
+        name=table.name,
+        weight_bytes=table.weight_gigabytes * GIGA,
+        key_bytes=table.key_gigabytes * GIGA,
+        working_bytes=table.working_gigabytes * GIGA,
+        seconds=table.seconds,
+        operations=tuple(DeviceOperations(**vars(each)) for each in table.operation),
     )
-
-
-def _read_operations(table: TomlTable) -> DeviceOperations:
-    name, level, count = (
-        table.get_text("name"),
-        table.get_integer("level"),
-        table.get_integer("count"),
-    )
-    if name not in OPERATIONS:
-        raise ConfigError(
-            f"{table.where}: operations are {', '.join(OPERATIONS)}. Received: "
-            f"{quote_received_value(name)}."
-            f"{did_you_mean(name, OPERATIONS)}",
-            code="unknown-name",
-            operation="operation",
-            received=name,
-        )
-    for key, value, largest in (("level", level, _MOST_LEVEL), ("count", count, _MOST_OPERATIONS)):
-        if not 1 <= value <= largest:
-            raise ConfigError(
-                f'{table.where}: "{key}" is 1 to {largest}. Received: {value}.',
-                code="number-out-of-range",
-                operation=key,
-            )
-    return DeviceOperations(name, level, count)
-
-
-def _read_device_number(
-    table: TomlTable, key: str, largest: float, default: float | None = None
-) -> float:
-    value = table.get_number(key, default)
-    if not 0 <= value <= largest:
-        raise ConfigError(
-            f'{table.where}: "{key}" is 0 to {largest:g}. Received: {value:g}.',
-            code="number-out-of-range",
-            operation=key,
-        )
-    return value
