@@ -99,6 +99,15 @@ def test_the_root_of_a_large_sum_of_squares_keeps_its_precision(client: Client) 
     np.testing.assert_allclose([norm, std], [np.linalg.norm(values), values.std()], rtol=2.0**-18)
 
 
+def test_a_mean_of_many_small_integers_keeps_its_precision(client: Client) -> None:
+    """A sum of integers is divided at the scale of its mean, which has 16 bits more."""
+    values = np.full(5000, 999)
+    values[::2] = -1000
+    means = [client.private(v, bound=1000).mean() for v in (values, np.abs(values))]
+    expected = [values.mean(), np.abs(values).mean()]
+    np.testing.assert_allclose(client.reveal(*means), expected, rtol=0, atol=3 * 2.0**-16)
+
+
 @pytest.mark.slow
 def test_what_a_loop_carries_on_is_right_or_counted(client: Client) -> None:
     for start, factor, turns in (

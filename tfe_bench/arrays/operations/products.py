@@ -344,16 +344,17 @@ def _bound_attention(call: OperationCall) -> list[Bounds]:
 # ---- means
 
 
-# Bits of a sum up to which a product with the count's reciprocal has an error of half an ulp.
+# Bits of a sum, at the scale of the mean, up to which a product with the count's reciprocal has an
+# error of half an ulp.
 _PLAIN = 30
 
 
 @array_operation(wide_range.reduce_mean)
 def _bound_mean(call: OperationCall) -> list[Bounds]:
     x, result = first_private_operand(call), call.made[0]
-    x = call.require_bits(x, LIMIT - 1 - (result.scale - x.scale))
     up = result.scale - x.scale
-    if x.bounds.bits + (terms_per_result(x, result) - 1).bit_length() > _PLAIN:
+    x = call.require_bits(x, LIMIT - 1 - up)
+    if x.bounds.bits + up + (terms_per_result(x, result) - 1).bit_length() > _PLAIN:
         call.extra["bits"] = max(1, x.bounds.bits)
     return [Bounds(x.bounds.low << up, x.bounds.high << up).spread(4)]
 
