@@ -69,6 +69,8 @@ TEXTS = [
     "select id from t where not exists (select 1 from v where v.k = t.k and t.z > 2 having "
     "count(*) > 1)",
     "select null is null a, true b from t",
+    "select id from t tablesample reservoir(12.5 percent)",
+    "select y from (select id as y from t) s tablesample reservoir(3 rows)",
 ]
 # Arguments that the compiler rejects.
 REFUSED = {

@@ -102,8 +102,10 @@ def test_strangers_plans_are_refused_in_words(rng: np.random.Generator) -> None:
     pairs = "select a.id, count(*) from u a join u b on a.w = b.w group by a.id"
     plans = [sql.compile_sql(each, _table_sources()) for each in (TEXT, text)]
     plans.append(sql.compile_sql(pairs, _table_sources(), 7))
+    sample = "select sum(p) s from t tablesample reservoir(50 percent) where k > 3"
+    plans.append(sql.compile_sql(sample, _table_sources()))
     assert all(_is_valid(json.loads(json.dumps(plan))) for plan in plans)
-    passed = sum(_is_valid(_mutate_plan(rng, plans[i % 3])) for i in range(10_000))
+    passed = sum(_is_valid(_mutate_plan(rng, plans[i % 4])) for i in range(10_000))
     assert passed < 5_000  # (a changed name or limit may still be valid)
 
 

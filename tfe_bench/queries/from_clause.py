@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfe_bench.errors import UsageError
-from tfe_bench.queries import conditions, prepared_joins
+from tfe_bench.queries import conditions, prepared_joins, sampling
 from tfe_bench.queries.accepted import unsupported_sql_error
 from tfe_bench.queries.builder import CommonTables, Names, QueryPlanBuilder
 from tfe_bench.queries.rights import TableAccess
@@ -59,8 +59,10 @@ class FromBuilder(QueryPlanBuilder):
             step, listed = self.compile_query(node, ctes)
         elif isinstance(node, exp.Table) and node.name in ctes:
             step, listed = self._use_cte(ctes[node.name])
+            step = self._add_sample(node, step)
         elif isinstance(node, exp.Table):
-            return self._add_scan(node, alias, self._tables[node.name.lower()])
+            step, names = self._add_scan(node, alias, self._tables[node.name.lower()])
+            return self._add_sample(node, step), names
         else:
             raise unsupported_sql_error(f"FROM {type(node).__name__.upper()}")
         # separate names, so that it can be joined with itself
@@ -80,6 +82,13 @@ class FromBuilder(QueryPlanBuilder):
         # (qualify writes names in lower case where a query does)
         lower = {(alias, s.lower()): scan_alias for (_, s), scan_alias in names.items()}
         return step, {**lower, **names}
+
+    def _add_sample(self, node: Any, step: int) -> int:
+        """Add TABLESAMPLE of a table or a subquery."""
+        sample = node.args.get("sample")
+        if sample is None:
+            return step
+        return self._add_step("sample", [step], **sampling.parse_sample(sample))
 
     def _compile_from(self, node: Any, ctes: CommonTables, where: list[Any]) -> tuple[int, Names]:
         """Compile the rows of FROM.

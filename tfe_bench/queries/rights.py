@@ -270,6 +270,23 @@ def check_released_aggregates(
         check_column_use(tables, source, use, "A condition or join on a column")
 
 
+def check_rows_may_be_drawn(tables: Tables, records: Iterable[str]) -> None:
+    """Reject a random choice among records of a table whose rows the client may not filter.
+
+    The sum of all rows and that of all but one reveal one record's value.
+
+    Args:
+        records: aliases of the tables whose records the rows contain.
+
+    Raises:
+        PolicyError: naming column, right and owner.
+    """
+    for alias in sorted(records):
+        table, columns = tables[alias], tables[alias].schema.columns
+        if not any(table.permits(ColumnUse.CONDITION, column) for column in columns):
+            table.check(ColumnUse.CONDITION, next(iter(columns)), "Drawing rows")
+
+
 def check_row_bound_disclosure(
     tables: Tables, bound: int, control: Control, records: Mapping[str, tuple[TableRecords, int]]
 ) -> None:

@@ -153,7 +153,8 @@ class _QueryBuilder(FromBuilder):
         known = self._compile_ctes(node, ctes)
         if isinstance(node, exp.Subquery):
             step, names = self.compile_query(node.this, known)
-            return self._add_ordering(node, step, {("", name): name for name in names}, {}), names
+            step = self._add_ordering(node, step, {("", name): name for name in names}, {})
+            return self._add_sample(node, step), names
         if isinstance(node, exp.Union):
             return self._compile_union(node, known)
         if not isinstance(node, exp.Select):

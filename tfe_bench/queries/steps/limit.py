@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.tables.relation import Relation, limit_rows
 from tfe_bench.queries.dense_groups import gather_valid_rows
 from tfe_bench.queries.evaluate import constant_truth_column
@@ -18,6 +19,15 @@ def limit_facts(relation: Facts, count: int) -> Facts:
     """Return the facts of the first rows of a relation."""
     rows = max(1, min(count, relation.rows))
     return replace(relation, rows=rows, valid=relation.valid and count > 0, least={})
+
+
+def take_first_rows(party: Party, rows: Relation, count: int) -> Relation:
+    """Keep the first rows; of 0 rows one invalid row. Local."""
+    limited = limit_rows(rows, max(1, count))
+    if count:
+        return limited
+    cleared = party.function(lambda valid: constant_truth_column(valid, False))(limited.valid)
+    return replace(limited, valid=cleared)
 
 
 @dataclass(frozen=True)
@@ -50,13 +60,7 @@ class Limit(QueryStep):
             not context.output_facts.ordered
         ):  # the choice of rows is arbitrary, and the shuffle makes it independent of the data
             rows = gather_valid_rows(party, rows)
-        limited = limit_rows(rows, context.output_facts.rows)
-        if self.count == 0:
-            return replace(
-                limited,
-                valid=party.function(lambda v: constant_truth_column(v, False))(limited.valid),
-            )
-        return limited
+        return take_first_rows(party, rows, min(self.count, rows.rows))
 
     def explain(self, inputs: Sequence[Facts], output: Facts) -> str:
         return f"limit {self.input_text} to {self.count}"
