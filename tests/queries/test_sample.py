@@ -134,7 +134,7 @@ def test_facts_of_a_sample_are_public() -> None:
     plan = compile_plan("select id from padded tablesample reservoir(25 percent)", TABLES)
     facts = derive_plan(plan, TABLES)[1]
     assert (facts.rows, facts.valid, facts.ordered, facts.home) == (4, False, False, "")
-    assert plan.steps[1].explain([], facts) == "sample 0: 25 %"
+    assert plan.steps[1].explain_step([], facts) == "sample 0: 25 %"
 
 
 def test_a_sample_that_is_used_twice_is_drawn_once() -> None:

@@ -42,7 +42,7 @@ def run_query_plan(
         noise = setting.noise_draws.get(number)
         context = StepContext(party, inputs, input_facts, facts[number], setting, over, noise)
         with party.kept_graphs(setting.cache_key, number):
-            relations_by_step[number] = step.run(context)
+            relations_by_step[number] = step.run_protocol(context)
         for i in step.inputs:
             if last_uses[i] == number and i != plan.output:
                 relations_by_step.pop(i, None)

@@ -25,7 +25,9 @@ def explain_query_plan(
     step_texts = []
     for number, (step, output) in enumerate(zip(plan.steps, facts, strict=True)):
         inputs = [facts[i] for i in step.inputs]
-        step_texts.append(f"{number:2d} {step.explain(inputs, output)} -> {output.rows:,} rows")
+        step_texts.append(
+            f"{number:2d} {step.explain_step(inputs, output)} -> {output.rows:,} rows"
+        )
     lines = format_query_price_table([*step_texts, "   deliver the rows to the client"], prices)
     read = ", ".join(
         f"{tables[alias].name} ({tables[alias].schema.rows:,} rows)" for alias in plan.tables

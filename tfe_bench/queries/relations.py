@@ -70,7 +70,7 @@ def derive_relation(step: QueryStep, inputs: Sequence[Relation], tables: Tables)
     aliases = [privacy.budgeted_aliases(tables, r.columns, r.control, r.records) for r in inputs]
     others = [alias for each in aliases[1:] for alias in each]
     step.check_units(tables, aliases[0] if aliases else [], others)
-    relation = step.derive(inputs, tables)
+    relation = step.derive_facts(inputs, tables)
     return replace(
         relation,
         home=relation.home if step.in_place else "",

@@ -23,7 +23,7 @@ def prune_columns(plan: QueryPlan) -> QueryPlan:
         if needed is not None:
             steps[number] = steps[number].drop_columns(needed)
         step = steps[number]
-        for i, names in zip(step.inputs, step.needs(needed), strict=True):
+        for i, names in zip(step.inputs, step.list_needs(needed), strict=True):
             before = needed_by_step.get(i, set())
             needed_by_step[i] = None if names is None or before is None else before | names
     places = {old: new for new, old in enumerate(sorted(needed_by_step))}

@@ -44,5 +44,5 @@ def parse_query_step(value: object, number: int) -> QueryStep:
         raise UsageError("A step takes earlier steps by number.", code="invalid-plan", operation=op)
     about = {name: value[name] for name in value if name not in ("op", "in")}
     step = replace(cls.from_parameters(about, subject), inputs=tuple(inputs))
-    step.check()
+    step.check_fields()
     return step

@@ -23,8 +23,8 @@ class Distinct(QueryStep):
     def _as_group(self, relation: Facts) -> Group:
         return Group(visible_columns(relation.columns), [], inputs=self.inputs)
 
-    def derive(self, inputs: Sequence[Facts], tables: Tables) -> Facts:
-        return self._as_group(inputs[0]).derive(inputs, tables)
+    def derive_facts(self, inputs: Sequence[Facts], tables: Tables) -> Facts:
+        return self._as_group(inputs[0]).derive_facts(inputs, tables)
 
-    def run(self, context: StepContext) -> Relation:
-        return self._as_group(context.input_facts[0]).run(context)
+    def run_protocol(self, context: StepContext) -> Relation:
+        return self._as_group(context.input_facts[0]).run_protocol(context)

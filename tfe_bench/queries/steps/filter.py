@@ -31,7 +31,7 @@ class Filter(QueryStep):
 
     where: Expression = expression_field()
 
-    def derive(self, inputs: Sequence[Facts], tables: Tables) -> Facts:
+    def derive_facts(self, inputs: Sequence[Facts], tables: Tables) -> Facts:
         """Derive facts: the columns of the condition become control columns."""
         [relation] = inputs
         fact = infer_expression_fact(self.where, relation.columns)
@@ -43,7 +43,7 @@ class Filter(QueryStep):
         # (in ordered rows the gaps of dropped rows would be visible)
         return replace(relation, valid=False, control=control, ordered=False, least={})
 
-    def run(self, context: StepContext) -> Relation:
+    def run_protocol(self, context: StepContext) -> Relation:
         """Clear the validity bits of rows for which the condition is not true."""
         party, [rows], [facts] = context.party, context.inputs, context.input_facts
 
@@ -57,8 +57,8 @@ class Filter(QueryStep):
 
         return replace(rows, valid=party.function(filter_rows)(rows))
 
-    def explain(self, inputs: Sequence[Facts], output: Facts) -> str:
+    def explain_step(self, inputs: Sequence[Facts], output: Facts) -> str:
         return f"filter {self.input_text}: {format_sql_expression(self.where)}"
 
-    def needs(self, needed: NeededColumns) -> list[NeededColumns]:
+    def list_needs(self, needed: NeededColumns) -> list[NeededColumns]:
         return [None if needed is None else needed | used_columns(self.where)]

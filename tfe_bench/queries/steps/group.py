@@ -83,14 +83,14 @@ class Group(QueryStep):
     aggregates: list[list[Any]] = declare_field(_read_aggregates)
     loss: int = declare_field(_read_loss, default=0)
 
-    def check(self) -> None:
+    def check_fields(self) -> None:
         if not (self.keys or self.aggregates):
             raise _missing_aggregates_error()
         check_column_names([*self.keys, *(name for name, _, _ in self.aggregates)])
 
     # ---- derive
 
-    def derive(self, inputs: Sequence[Facts], tables: Tables) -> Facts:
+    def derive_facts(self, inputs: Sequence[Facts], tables: Tables) -> Facts:
         """Derive the facts of the groups, and check the rights to their release."""
         [relation] = inputs
         keys = relation.column_facts(self.keys)
@@ -162,14 +162,14 @@ class Group(QueryStep):
 
     # ---- run, explain, needs
 
-    def run(self, context: StepContext) -> Relation:
+    def run_protocol(self, context: StepContext) -> Relation:
         [rows], [input_facts] = context.inputs, context.input_facts
         return grouping.group_rows(
             *(context.party, self.keys, self.aggregates, rows.valid, context.input_columns(rows)),
             *(input_facts, context.output_facts, context.setting.profile, context.noise),
         )
 
-    def explain(self, inputs: Sequence[Facts], output: Facts) -> str:
+    def explain_step(self, inputs: Sequence[Facts], output: Facts) -> str:
         functions = [function for _, function, _ in self.aggregates]
         listed = ", ".join(f"{n} = {f}({a or '*'})" for n, f, a in self.aggregates)
         keys = [inputs[0].columns[name] for name in self.keys]
@@ -179,7 +179,7 @@ class Group(QueryStep):
         by = ", ".join(self.keys)
         return f"group {self.input_text} by {by} ({how}): {listed or 'distinct'}"
 
-    def needs(self, needed: NeededColumns) -> list[NeededColumns]:
+    def list_needs(self, needed: NeededColumns) -> list[NeededColumns]:
         return [{a for _, _, a in self.aggregates if a is not None} | set(self.keys)]
 
     def drop_columns(self, needed: set[str]) -> Group:

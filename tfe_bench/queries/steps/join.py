@@ -52,7 +52,7 @@ class Join(QueryStep):
 
     # ---- derive
 
-    def derive(self, inputs: Sequence[Facts], tables: Tables) -> Facts:
+    def derive_facts(self, inputs: Sequence[Facts], tables: Tables) -> Facts:
         """Derive facts: the keys become control columns."""
         left, right = inputs
         self.check_sides(left, right)
@@ -145,7 +145,7 @@ class Join(QueryStep):
 
     # ---- run
 
-    def run(self, context: StepContext) -> Relation:
+    def run_protocol(self, context: StepContext) -> Relation:
         """Look up the rows: by a link of the left table without a sort, else by a sort."""
         names, on = self.find_keys(context)
         party, left, right = context.party, context.inputs[0], self.extend_right_side(context)
@@ -193,7 +193,7 @@ class Join(QueryStep):
 
     # ---- explain, needs
 
-    def explain(self, inputs: Sequence[Facts], output: Facts) -> str:
+    def explain_step(self, inputs: Sequence[Facts], output: Facts) -> str:
         return f"{self.key_text}{'' if output.link is None else ' (linked: no sort)'}"
 
     @property
@@ -202,7 +202,7 @@ class Join(QueryStep):
         pairs = " and ".join(f"{a} = {b}" for a, b in self.on)
         return f"{self.kind} join {self.input_text} on {pairs}"
 
-    def needs(self, needed: NeededColumns) -> list[NeededColumns]:
+    def list_needs(self, needed: NeededColumns) -> list[NeededColumns]:
         left = {name for name, _ in self.on}
         right = {name for _, name in self.on}
         wide = self.kind in ("inner", "left")

@@ -43,7 +43,7 @@ class Limit(QueryStep):
 
     count: int = declare_field(check_row_count)
 
-    def derive(self, inputs: Sequence[Facts], tables: Tables) -> Facts:
+    def derive_facts(self, inputs: Sequence[Facts], tables: Tables) -> Facts:
         return limit_facts(inputs[0], self.count)
 
     def is_repeatable(self, facts: Facts) -> bool:
@@ -53,7 +53,7 @@ class Limit(QueryStep):
     def keeps_single_row(self) -> bool:
         return self.count > 0
 
-    def run(self, context: StepContext) -> Relation:
+    def run_protocol(self, context: StepContext) -> Relation:
         """Keep the first rows, of unordered rows after a shuffle."""
         party, [rows] = context.party, context.inputs
         if (
@@ -62,8 +62,8 @@ class Limit(QueryStep):
             rows = gather_valid_rows(party, rows)
         return take_first_rows(party, rows, min(self.count, rows.rows))
 
-    def explain(self, inputs: Sequence[Facts], output: Facts) -> str:
+    def explain_step(self, inputs: Sequence[Facts], output: Facts) -> str:
         return f"limit {self.input_text} to {self.count}"
 
-    def needs(self, needed: NeededColumns) -> list[NeededColumns]:
+    def list_needs(self, needed: NeededColumns) -> list[NeededColumns]:
         return [needed]

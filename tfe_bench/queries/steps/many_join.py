@@ -35,7 +35,7 @@ class ManyJoin(Join):
     def row_bound(self) -> int:
         return self.bound
 
-    def derive(self, inputs: Sequence[Facts], tables: Tables) -> Facts:
+    def derive_facts(self, inputs: Sequence[Facts], tables: Tables) -> Facts:
         """Derive facts, and check the right to the disclosure."""
         left, right = inputs
         self.check_sides(left, right)
@@ -50,7 +50,7 @@ class ManyJoin(Join):
     def check_units(self, tables: Tables, first: Sequence[str], others: Sequence[str]) -> None:
         QueryStep.check_units(self, tables, first, others)  # (a row may be in several pairs)
 
-    def run(self, context: StepContext) -> Relation:
+    def run_protocol(self, context: StepContext) -> Relation:
         """Form the pairs; append the bit whether there are more."""
         names, on = self.find_keys(context)
         joined, over = many_to_many.many_to_many_join(
@@ -61,6 +61,6 @@ class ManyJoin(Join):
         context.over.append(over)
         return self.arrange_columns(context, names, joined)
 
-    def explain(self, inputs: Sequence[Facts], output: Facts) -> str:
+    def explain_step(self, inputs: Sequence[Facts], output: Facts) -> str:
         rows = "pairs" if self.kind == "inner" else "rows"
         return f"{self.key_text}, {self.bound} {rows} at most"

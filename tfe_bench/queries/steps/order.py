@@ -49,7 +49,7 @@ class Order(QueryStep):
 
     by: list[list[str]] = declare_field(read_sort_keys)
 
-    def derive(self, inputs: Sequence[Facts], tables: Tables) -> Facts:
+    def derive_facts(self, inputs: Sequence[Facts], tables: Tables) -> Facts:
         """Derive facts: the sort keys become control columns."""
         [relation] = inputs
         sources = frozenset[Source]()
@@ -66,7 +66,7 @@ class Order(QueryStep):
     def keeps_single_row(self) -> bool:
         return True
 
-    def run(self, context: StepContext) -> Relation:
+    def run_protocol(self, context: StepContext) -> Relation:
         return results.order_by(*self.sort_arguments(context), profile=context.setting.profile)
 
     def sort_arguments(self, context: StepContext) -> tuple[Party, Relation, list[OrderKey]]:
@@ -76,7 +76,7 @@ class Order(QueryStep):
         # equal rows keep their order, so a shuffle first hides their places in the table
         return context.party, results.deliver_rows(context.party, context.inputs[0]), by
 
-    def explain(self, inputs: Sequence[Facts], output: Facts) -> str:
+    def explain_step(self, inputs: Sequence[Facts], output: Facts) -> str:
         return f"order {self.input_text} by {self.key_text}"
 
     @property
@@ -84,5 +84,5 @@ class Order(QueryStep):
         """Sort keys, for descriptions."""
         return ", ".join(f"{name} {way}" for name, way in self.by)
 
-    def needs(self, needed: NeededColumns) -> list[NeededColumns]:
+    def list_needs(self, needed: NeededColumns) -> list[NeededColumns]:
         return [None if needed is None else needed | {name for name, _ in self.by}]

@@ -43,10 +43,10 @@ class Project(QueryStep):
 
     columns: list[list[Any]] = declare_field(_read_columns)
 
-    def check(self) -> None:
+    def check_fields(self) -> None:
         check_column_names([name for name, _ in self.columns])
 
-    def derive(self, inputs: Sequence[Facts], tables: Tables) -> Facts:
+    def derive_facts(self, inputs: Sequence[Facts], tables: Tables) -> Facts:
         """Derive the facts of the expressions; columns that identify units stay."""
         [relation] = inputs
         columns, unique = {}, set()
@@ -69,7 +69,7 @@ class Project(QueryStep):
         """Return the columns that are only renamed."""
         return {e[1]: names[n] for n, e in self.columns if e[0] == "col" and n in names}
 
-    def run(self, context: StepContext) -> Relation:
+    def run_protocol(self, context: StepContext) -> Relation:
         party, [rows], [facts] = context.party, context.inputs, context.input_facts
 
         def compute_columns(rows: Relation) -> list[Column]:
@@ -86,11 +86,11 @@ class Project(QueryStep):
 
         return Relation(tuple(party.function(compute_columns)(rows)), rows.valid)
 
-    def explain(self, inputs: Sequence[Facts], output: Facts) -> str:
+    def explain_step(self, inputs: Sequence[Facts], output: Facts) -> str:
         columns = ", ".join(f"{n} = {format_sql_expression(e)}" for n, e in self.columns)
         return f"project {self.input_text}: {columns}"
 
-    def needs(self, needed: NeededColumns) -> list[NeededColumns]:
+    def list_needs(self, needed: NeededColumns) -> list[NeededColumns]:
         return [set[str]().union(*(used_columns(e) for _, e in self.columns))]
 
     def drop_columns(self, needed: set[str]) -> Project:

@@ -46,7 +46,7 @@ class Sample(QueryStep):
     count: int | None = declare_field(check_row_count, default=None)
     parts: int | None = declare_field(_read_parts, default=None)
 
-    def check(self) -> None:
+    def check_fields(self) -> None:
         if (self.count is None) == (self.parts is None):
             raise UsageError(
                 "A sample has either count or parts.", code="invalid-plan", operation="sample"
@@ -59,7 +59,7 @@ class Sample(QueryStep):
         # (a half is rounded up, as in DuckDB)
         return (2 * self.parts * rows + PARTS) // (2 * PARTS)
 
-    def derive(self, inputs: Sequence[Facts], tables: Tables) -> Facts:
+    def derive_facts(self, inputs: Sequence[Facts], tables: Tables) -> Facts:
         """Derive facts, and check the right to the choice; it depends on no column."""
         [relation] = inputs
         rights.check_rows_may_be_drawn(tables, relation.records)
@@ -71,7 +71,7 @@ class Sample(QueryStep):
     def keeps_single_row(self) -> bool:
         return self.count_rows(1) > 0
 
-    def run(self, context: StepContext) -> Relation:
+    def run_protocol(self, context: StepContext) -> Relation:
         """Shuffle the rows by a permutation that no party knows, and keep the first ones."""
         party, [rows], [facts] = context.party, context.inputs, context.input_facts
         if self.parts is None and not facts.valid:
@@ -80,9 +80,9 @@ class Sample(QueryStep):
             rows = results.deliver_rows(party, rows)
         return take_first_rows(party, rows, self.count_rows(facts.rows))
 
-    def explain(self, inputs: Sequence[Facts], output: Facts) -> str:
+    def explain_step(self, inputs: Sequence[Facts], output: Facts) -> str:
         size = f"{self.count} rows" if self.parts is None else f"{self.parts / 1e4:g} %"
         return f"sample {self.input_text}: {size}"
 
-    def needs(self, needed: NeededColumns) -> list[NeededColumns]:
+    def list_needs(self, needed: NeededColumns) -> list[NeededColumns]:
         return [needed]

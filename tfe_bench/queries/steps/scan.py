@@ -34,7 +34,7 @@ class Scan(QueryStep):
     def scanned_alias(self) -> str:
         return self.table
 
-    def derive(self, inputs: Sequence[Facts], tables: Tables) -> Facts:
+    def derive_facts(self, inputs: Sequence[Facts], tables: Tables) -> Facts:
         alias = self.table
         schema = tables[alias].schema
         columns = {}
@@ -58,7 +58,7 @@ class Scan(QueryStep):
             schema.rows, columns, not schema.padded, records=records, unique=unique, home=alias
         )
 
-    def run(self, context: StepContext) -> Relation:
+    def run_protocol(self, context: StepContext) -> Relation:
         """Load the columns, and the unit column if units are counted."""
         setting = context.setting
         if not context.output_facts.records[self.table].unit:
@@ -70,7 +70,7 @@ class Scan(QueryStep):
             (*rows.columns[: len(self.columns)], rows.columns[all_columns.index(unit)]), rows.valid
         )
 
-    def explain(self, inputs: Sequence[Facts], output: Facts) -> str:
+    def explain_step(self, inputs: Sequence[Facts], output: Facts) -> str:
         return f"scan {self.table} [{', '.join(self.columns)}]"
 
     def drop_columns(self, needed: set[str]) -> Scan:

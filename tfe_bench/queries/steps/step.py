@@ -105,7 +105,7 @@ class QueryStep(Request):
 
     # ---- check
 
-    def check(self) -> None:
+    def check_fields(self) -> None:
         """Reject fields that do not fit each other.
 
         Raises:
@@ -114,7 +114,7 @@ class QueryStep(Request):
 
     # ---- derive: facts, rights and lineage
 
-    def derive(self, inputs: Sequence[Facts], tables: Tables) -> Facts:
+    def derive_facts(self, inputs: Sequence[Facts], tables: Tables) -> Facts:
         """Derive the public facts of the output, with its sources and control columns.
 
         Args:
@@ -178,13 +178,13 @@ class QueryStep(Request):
 
     # ---- run
 
-    def run(self, context: StepContext) -> Relation:
+    def run_protocol(self, context: StepContext) -> Relation:
         """Run the step at one of the three workers; return its rows."""
         raise NotImplementedError
 
     # ---- explain
 
-    def explain(self, inputs: Sequence[Facts], output: Facts) -> str:
+    def explain_step(self, inputs: Sequence[Facts], output: Facts) -> str:
         """Describe the step in one line."""
         return f"{self.op} {self.input_text}"
 
@@ -200,7 +200,7 @@ class QueryStep(Request):
         """Alias of the table that the step reads; "" for none."""
         return ""
 
-    def needs(self, needed: NeededColumns) -> list[NeededColumns]:
+    def list_needs(self, needed: NeededColumns) -> list[NeededColumns]:
         """Return the columns that the step requires of each input.
 
         Args:

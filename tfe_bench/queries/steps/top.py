@@ -27,17 +27,17 @@ class Top(Order):
 
     count: int = declare_field(lambda value: check_row_count(value, 1))
 
-    def derive(self, inputs: Sequence[Facts], tables: Tables) -> Facts:
-        return limit_facts(super().derive(inputs, tables), self.count)
+    def derive_facts(self, inputs: Sequence[Facts], tables: Tables) -> Facts:
+        return limit_facts(super().derive_facts(inputs, tables), self.count)
 
     def is_repeatable(self, facts: Facts) -> bool:
         """Return whether the order is unique."""
         return any(name in facts.unique for name, _ in self.by)
 
-    def run(self, context: StepContext) -> Relation:
+    def run_protocol(self, context: StepContext) -> Relation:
         return results.top_rows(
             *self.sort_arguments(context), self.count, profile=context.setting.profile
         )
 
-    def explain(self, inputs: Sequence[Facts], output: Facts) -> str:
+    def explain_step(self, inputs: Sequence[Facts], output: Facts) -> str:
         return f"first {self.count} of {self.input_text} by {self.key_text}"

@@ -30,7 +30,7 @@ class Trim(QueryStep):
     def row_bound(self) -> int:
         return self.bound
 
-    def derive(self, inputs: Sequence[Facts], tables: Tables) -> Facts:
+    def derive_facts(self, inputs: Sequence[Facts], tables: Tables) -> Facts:
         """Derive facts, and check the right to the disclosure."""
         [relation] = inputs
         copies = {alias: (alias_records, 1) for alias, alias_records in relation.records.items()}
@@ -42,14 +42,14 @@ class Trim(QueryStep):
         """Return False: the choice of places is free."""
         return False
 
-    def run(self, context: StepContext) -> Relation:
+    def run_protocol(self, context: StepContext) -> Relation:
         """Move the rows; append the bit whether there are more."""
         trimmed, over = many_to_many.trim_rows(context.party, context.inputs[0], self.bound)
         context.over.append(over)
         return trimmed
 
-    def explain(self, inputs: Sequence[Facts], output: Facts) -> str:
+    def explain_step(self, inputs: Sequence[Facts], output: Facts) -> str:
         return f"rows {self.input_text}, {self.bound} at most"
 
-    def needs(self, needed: NeededColumns) -> list[NeededColumns]:
+    def list_needs(self, needed: NeededColumns) -> list[NeededColumns]:
         return [needed]

@@ -27,7 +27,7 @@ class Union(QueryStep):
     op = "union"
     arity = (2, 64)
 
-    def derive(self, inputs: Sequence[Facts], tables: Tables) -> Facts:
+    def derive_facts(self, inputs: Sequence[Facts], tables: Tables) -> Facts:
         """Derive facts: each column has the common type of all inputs."""
         first, *others = inputs
         names = visible_columns(first.columns)
@@ -57,7 +57,7 @@ class Union(QueryStep):
         rows, valid = sum(r.rows for r in inputs), all(r.valid for r in inputs)
         return Facts(rows, columns, valid, control, records)
 
-    def run(self, context: StepContext) -> Relation:
+    def run_protocol(self, context: StepContext) -> Relation:
         """Cast the columns of each input, and append the rows. Local."""
         targets = list(context.output_facts.columns.values())
 

@@ -84,12 +84,12 @@ class Window(QueryStep):
     )
     functions: list[list[Any]] = declare_field(_read_functions)
 
-    def check(self) -> None:
+    def check_fields(self) -> None:
         check_column_names([name for name, _, _, _ in self.functions])
 
     # ---- derive
 
-    def derive(self, inputs: Sequence[Facts], tables: Tables) -> Facts:
+    def derive_facts(self, inputs: Sequence[Facts], tables: Tables) -> Facts:
         """Derive facts: partition and order become control columns, and sources of all results."""
         [relation] = inputs
         by = relation.column_facts([name for name, _ in self.order])
@@ -135,7 +135,7 @@ class Window(QueryStep):
 
     # ---- run
 
-    def run(self, context: StepContext) -> Relation:
+    def run_protocol(self, context: StepContext) -> Relation:
         """Compute the columns of the input, and one for each function."""
         party, [rows], [input_facts] = context.party, context.inputs, context.input_facts
         names = list(input_facts.columns)
@@ -202,7 +202,7 @@ class Window(QueryStep):
 
     # ---- explain, needs
 
-    def explain(self, inputs: Sequence[Facts], output: Facts) -> str:
+    def explain_step(self, inputs: Sequence[Facts], output: Facts) -> str:
         function_texts = ", ".join(
             f"{n} = {f}({a or ''})" + ("" if d is None else f" [{d}]")
             for n, f, a, d in self.functions
@@ -211,7 +211,7 @@ class Window(QueryStep):
         by = ", ".join(f"{n} {w}" for n, w in self.order)
         return f"window {self.input_text}{parted}{f' by {by}' if by else ''}: {function_texts}"
 
-    def needs(self, needed: NeededColumns) -> list[NeededColumns]:
+    def list_needs(self, needed: NeededColumns) -> list[NeededColumns]:
         if needed is None:
             return [None]
         window_columns = {*self.partition, *(name for name, _ in self.order)}
