@@ -40,7 +40,7 @@ def _check_position(operation: str, argument: str, value: int) -> int:
     return int(value)
 
 
-@operands.operation(check=_check_bitwise_operand)
+@operands.check_arguments(check=_check_bitwise_operand)
 def bit_extract(x: Shared, position: int) -> MaskedBits:
     """Return bit `position` of every integer as private bits; 0 is the lowest bit and 63 the sign.
 
@@ -53,7 +53,7 @@ def bit_extract(x: Shared, position: int) -> MaskedBits:
     return replace(convert.mask_bits(party, bit_share), shape=tuple(x.shape.as_list()))
 
 
-@operands.operation(check=_check_bitwise_operand)
+@operands.check_arguments(check=_check_bitwise_operand)
 def unpack_bits(x: Shared, bits: int = WORD) -> MaskedBits:
     """Return the lowest `bits` bits of every integer as private bits (A2B), lowest first.
 
@@ -92,7 +92,7 @@ def pack_bits(x: MaskedBits) -> Shared:
     return bit_planes.sum_weighted_planes(party, planes, weights, shape)
 
 
-@operands.operation(check=_check_bitwise_operand, max_bits=WORD)
+@operands.check_arguments(check=_check_bitwise_operand, max_bits=WORD)
 def popcount(x: Shared, bits: int = WORD) -> Shared:
     """Count the ones among the bits of every integer; exact.
 
@@ -107,20 +107,20 @@ def popcount(x: Shared, bits: int = WORD) -> Shared:
     return bit_planes.sum_weighted_planes(party, planes, np.ones(bits, np.int64), x.shape.as_list())
 
 
-@operands.operation(check=_check_bitwise_operand, in_graph=False)
+@operands.check_arguments(check=_check_bitwise_operand, in_graph=False)
 def invert(x: Shared) -> Shared:
     """Invert every bit: -1 - x. Local."""
     return arithmetic.add_constant(arithmetic.neg(x), -1)
 
 
-@operands.operation(check=_check_bitwise_operand, in_graph=False)
+@operands.check_arguments(check=_check_bitwise_operand, in_graph=False)
 def left_shift(x: Shared, y: int) -> Shared:
     """Compute x 2^y modulo 2^64, for a public count from 0 to 63. Local."""
     y = _check_position("left_shift", "y", y)
     return x.map(lambda a: tensor_ops.left_shift(a, y))
 
 
-@operands.operation(check=_check_bitwise_operand)
+@operands.check_arguments(check=_check_bitwise_operand)
 def right_shift(x: Shared, y: int) -> Shared:
     """Compute floor(x / 2^y) for a public count from 0 to 63, exact for |x| < 2^62.
 

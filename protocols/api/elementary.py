@@ -24,7 +24,7 @@ from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.session.types import Operand, Public
 
 
-@operands.operation()
+@operands.check_arguments()
 def exp(x: Shared, method: str = "one-round", clamp: str = "both") -> Shared:
     """Compute e^x at x's scale.
 
@@ -39,7 +39,7 @@ def exp(x: Shared, method: str = "one-round", clamp: str = "both") -> Shared:
     return exponential.exp(current_party(), x, method, clamp)
 
 
-@operands.operation(scale=(1, 24), max_bits=62)
+@operands.check_arguments(scale=(1, 24), max_bits=62)
 def log(x: Shared, bits: int = 62) -> Shared:
     """Compute ln(x) at x's scale for 0 < x < 2^bits ring units; -f ln(2) for x <= 0.
 
@@ -48,7 +48,7 @@ def log(x: Shared, bits: int = 62) -> Shared:
     return logarithm.log(current_party(), x, bits)
 
 
-@operands.operation(scale=(1, 24), max_bits=62)
+@operands.check_arguments(scale=(1, 24), max_bits=62)
 def reciprocal(x: Shared, signed: bool = True, bits: int = 62) -> Shared:
     """Compute 1 / x at x's scale for 0 < |x| < 2^bits ring units; 0 for x = 0.
 
@@ -60,7 +60,7 @@ def reciprocal(x: Shared, signed: bool = True, bits: int = 62) -> Shared:
     return reciprocals.reciprocal(current_party(), x, bits, signed=signed)
 
 
-@operands.operation(scale=(1, 24), max_bits=62)
+@operands.check_arguments(scale=(1, 24), max_bits=62)
 def sqrt(x: Shared, bits: int = 62) -> Shared:
     """Compute sqrt(x) at x's scale for 0 < x < 2^bits ring units; 0 for x <= 0.
 
@@ -69,13 +69,13 @@ def sqrt(x: Shared, bits: int = 62) -> Shared:
     return roots.sqrt(current_party(), x, bits)
 
 
-@operands.operation(scale=(1, 24), max_bits=62)
+@operands.check_arguments(scale=(1, 24), max_bits=62)
 def rsqrt(x: Shared, bits: int = 62) -> Shared:
     """Compute 1 / sqrt(x); as `sqrt`."""
     return roots.rsqrt(current_party(), x, bits)
 
 
-@operands.operation(scale=(1, trigonometry.MAX_FRACTIONAL_BITS), known=True)
+@operands.check_arguments(scale=(1, trigonometry.MAX_FRACTIONAL_BITS), known=True)
 def sin(x: Shared) -> Shared:
     """Compute sin(x), at x's scale of 1 to 16 fractional bits.
 
@@ -86,7 +86,7 @@ def sin(x: Shared) -> Shared:
     return trigonometry.sine(current_party(), x, 0)
 
 
-@operands.operation(scale=(1, trigonometry.MAX_FRACTIONAL_BITS), known=True)
+@operands.check_arguments(scale=(1, trigonometry.MAX_FRACTIONAL_BITS), known=True)
 def cos(x: Shared) -> Shared:
     """Compute cos(x); as `sin`."""
     return trigonometry.sine(current_party(), x, 1)
@@ -112,7 +112,7 @@ def atan2(y: Operand, x: Operand, bits: int = compare.LAYER_BITS) -> Shared:
     return trigonometry.atan2(operands.require_party_in_graph("atan2"), y, x, bits)
 
 
-@operands.operation(
+@operands.check_arguments(
     scale=(error_function.MIN_FRACTIONAL_BITS, error_function.MAX_FRACTIONAL_BITS),
     max_bits=62,
     known=True,
@@ -128,7 +128,7 @@ def erf(x: Shared, bits: int = compare.LAYER_BITS) -> Shared:
     return error_function.erf(current_party(), x, bits)
 
 
-@operands.operation(max_bits=63)
+@operands.check_arguments(max_bits=63)
 def polyval(coeffs: Public, x: Shared, bits: int = compare.LAYER_BITS) -> Shared:
     """Evaluate p(x) for public coefficients, the highest power first, as tf.math.polyval.
 

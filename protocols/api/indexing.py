@@ -137,7 +137,7 @@ def _check_depth(operation: str, depth: int) -> None:
     operands.check_integer_range(operation, depth, 1, MAX_POSITIONS, description)
 
 
-@operands.operation("indices", check=_check_private_indices, max_bits=64)
+@operands.check_arguments("indices", check=_check_private_indices, max_bits=64)
 def one_hot(
     indices: Shared,
     depth: int,
@@ -236,7 +236,7 @@ def _check_updates(operation: str, updates: Shared, expected: list[int]) -> None
         )
 
 
-@operands.operation("updates", in_graph=False)
+@operands.check_arguments("updates", in_graph=False)
 def scatter_nd(indices: Public, updates: Shared, shape: list[int]) -> Shared:
     """Add updates to zeros of a shape at public indices, as tf.scatter_nd. Local.
 

@@ -27,7 +27,7 @@ Window: TypeAlias = "int | Sequence[int]"
 Padding: TypeAlias = "str | Sequence[Sequence[int]]"
 
 
-@operands.operation(check=checks.check_private_word_tensor, max_bits=64)
+@operands.check_arguments(check=checks.check_private_word_tensor, max_bits=64)
 def relu(x: Shared, bits: int = LAYER_BITS) -> Shared:
     """Compute max(x, 0), exact for |x| < 2^(bits-1) ring units; see relu.relu.
 
@@ -36,7 +36,7 @@ def relu(x: Shared, bits: int = LAYER_BITS) -> Shared:
     return rectifier.relu(current_party(), x, bits)
 
 
-@operands.operation(check=checks.check_private_word_tensor, max_bits=64)
+@operands.check_arguments(check=checks.check_private_word_tensor, max_bits=64)
 def relu_derivative(x: Shared, bits: int = LAYER_BITS) -> Shared:
     """Return [x >= 0] as the integers 0 and 1; |x| < 2^(bits-1) ring units. At 0 it is 1.
 
@@ -45,7 +45,7 @@ def relu_derivative(x: Shared, bits: int = LAYER_BITS) -> Shared:
     return rectifier.relu_derivative(current_party(), x, bits)
 
 
-@operands.operation()
+@operands.check_arguments()
 def leaky_relu(x: Shared, alpha: float = 0.2, bits: int = LAYER_BITS) -> Shared:
     """Return x for x >= 0, else alpha x: relu(x) + alpha (x - relu(x)).
 
@@ -80,7 +80,7 @@ def _max_leaky_relu_input_bits(alpha: Public) -> int:
     return 63 - (factor - 1).bit_length() if scale else 64
 
 
-@operands.operation(max_bits=62)
+@operands.check_arguments(max_bits=62)
 def sigmoid(x: Shared, bits: int = LAYER_BITS) -> Shared:
     """Compute 1 / (1 + e^-x), error below 2 ulp, for |x| < 2^(bits-1) ring units.
 
@@ -89,13 +89,13 @@ def sigmoid(x: Shared, bits: int = LAYER_BITS) -> Shared:
     return activations.sigmoid(current_party(), x, bits)
 
 
-@operands.operation(max_bits=62)
+@operands.check_arguments(max_bits=62)
 def tanh(x: Shared, bits: int = LAYER_BITS) -> Shared:
     """Compute tanh(x), error below 2 ulp, for |x| < 2^(bits-1) ring units; as `sigmoid`."""
     return activations.tanh(current_party(), x, bits)
 
 
-@operands.operation(max_bits=62)
+@operands.check_arguments(max_bits=62)
 def gelu(x: Shared, bits: int = LAYER_BITS) -> Shared:
     """Compute x Phi(x), the exact GELU, error below 3 ulp, for |x| < 2^(bits-1) ring units.
 
@@ -106,7 +106,7 @@ def gelu(x: Shared, bits: int = LAYER_BITS) -> Shared:
     return gelus.gelu(current_party(), x, bits)
 
 
-@operands.operation(max_bits=62)
+@operands.check_arguments(max_bits=62)
 def silu(x: Shared, bits: int = LAYER_BITS) -> Shared:
     """Compute x / (1 + e^-x), error below 2 ulp, for |x| < 2^(bits-1) ring units.
 
@@ -117,7 +117,7 @@ def silu(x: Shared, bits: int = LAYER_BITS) -> Shared:
     return silus.silu(current_party(), x, bits)
 
 
-@operands.operation(max_bits=62)
+@operands.check_arguments(max_bits=62)
 def softmax(x: Shared, axis: int = -1, bits: int = LAYER_BITS) -> Shared:
     """Compute e^x_i / sum_j e^x_j along an axis, error below 2 ulp, for |x| < 2^(bits-1) units.
 
@@ -127,7 +127,7 @@ def softmax(x: Shared, axis: int = -1, bits: int = LAYER_BITS) -> Shared:
     return activations.softmax(current_party(), x, at, bits=bits)
 
 
-@operands.operation("query", "key", "value", max_bits=62)
+@operands.check_arguments("query", "key", "value", max_bits=62)
 def scaled_dot_product_attention(
     query: Shared,
     key: Shared,
@@ -184,7 +184,7 @@ def scaled_dot_product_attention(
 # ---- windows
 
 
-@operands.operation(max_bits=64)
+@operands.check_arguments(max_bits=64)
 def max_pool2d(
     x: Shared,
     ksize: Window,
@@ -207,7 +207,7 @@ def max_pool2d(
     return pool.max_pool2d(current_party(), x, kernel, steps, chosen_padding, bits=bits)
 
 
-@operands.operation(known=True)
+@operands.check_arguments(known=True)
 def avg_pool2d(
     x: Shared, ksize: Window, strides: Window | None = None, padding: Padding = "VALID"
 ) -> Shared:

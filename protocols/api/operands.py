@@ -87,7 +87,7 @@ def check_private_operand(operation: str, x: object, any_ring: bool = False) -> 
     return (checks.check_private if any_ring else checks.check_private_64bit_tensor)(operation, x)
 
 
-def operation(
+def check_arguments(
     *private_operands: str,
     check: Callable[[str, Any], Shared] = check_private_operand,
     scale: tuple[int, int] | None = None,
@@ -95,7 +95,7 @@ def operation(
     known: bool = False,
     in_graph: bool = True,
 ) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
-    """Check the arguments of a public operation, before it runs.
+    """Check the arguments of a public operation before it runs.
 
     Args:
         private_operands: names of the parameters that are private; `x` if there is no name.
@@ -106,7 +106,7 @@ def operation(
         in_graph: True: the operation runs inside party.function only.
     """
 
-    def decorate(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+    def wrap_operation(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
         call: Any = function
         name, signature = function.__name__, inspect.signature(function)
 
@@ -133,7 +133,7 @@ def operation(
 
         return check_and_call
 
-    return decorate
+    return wrap_operation
 
 
 def check_integer_operand(operation: str, x: object, expected: str, advice: str) -> Shared:

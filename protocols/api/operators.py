@@ -217,7 +217,7 @@ def _invert_public_divisor(y: Public) -> Public:
     return 1.0 / divisor.astype(np.float64)
 
 
-@operands.operation()
+@operands.check_arguments()
 def square(x: Shared) -> Shared:
     """Compute x * x, at x's scale; error below 1 ulp.
 
@@ -229,7 +229,7 @@ def square(x: Shared) -> Shared:
     return drop_product_scale("square", z, x.fractional_bits, x.fractional_bits)
 
 
-@operands.operation(max_bits=64)
+@operands.check_arguments(max_bits=64)
 def abs(x: Shared, bits: int = EXACT_BITS) -> Shared:
     """Compute |x|, exact for |x| < 2^(bits-2) ring units. Rounds: those of `less`, and 1."""
     return relational.maximum(current_party(), x, arithmetic.neg(x), bits)

@@ -22,7 +22,7 @@ Window: TypeAlias = "int | Sequence[int]"
 Spans: TypeAlias = "list[tuple[int, int]]"
 
 
-@operands.operation("input", max_bits=64)
+@operands.check_arguments("input", max_bits=64)
 def max_pool_with_argmax(
     input: Shared,
     ksize: Window,
@@ -88,7 +88,7 @@ def _adaptive_windows(name: str, x: Shared, output_size: Window) -> list[Spans]:
     ]
 
 
-@operands.operation(known=True)
+@operands.check_arguments(known=True)
 def adaptive_avg_pool2d(x: Shared, output_size: Window) -> Shared:
     """Return means of windows that divide images [n, h, w, channels] into output_size parts.
 
@@ -116,7 +116,7 @@ def adaptive_avg_pool2d(x: Shared, output_size: Window) -> Shared:
     return reductions.divide_sum_by_public_counts(current_party(), x, counts, extra_bits=extra_bits)
 
 
-@operands.operation(max_bits=64, known=True)
+@operands.check_arguments(max_bits=64, known=True)
 def adaptive_max_pool2d(x: Shared, output_size: Window, bits: int = LAYER_BITS) -> Shared:
     """Return the largest value of each window, exact; windows as in `adaptive_avg_pool2d`.
 

@@ -82,7 +82,7 @@ def not_equal(x: Operand, y: Operand, bits: int = EXACT_BITS) -> MaskedBits:
     return _compare_private_operands(relational.not_equal, x, y, bits)
 
 
-@operands.operation()
+@operands.check_arguments()
 def in_range(x: Shared, bits: int) -> MaskedBits:
     """Return [-2^(bits-1) <= x < 2^(bits-1)] in ring units, exact for every x.
 

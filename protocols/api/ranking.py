@@ -48,7 +48,7 @@ def minimum(x: Operand, y: Operand, bits: int = EXACT_BITS) -> Shared:
     return _select_elementwise_extreme(relational.minimum, x, y, bits)
 
 
-@operands.operation(max_bits=64, in_graph=False)
+@operands.check_arguments(max_bits=64, in_graph=False)
 def clip_by_value(
     x: Shared, clip_value_min: Operand, clip_value_max: Operand, bits: int = EXACT_BITS
 ) -> Shared:
@@ -77,7 +77,7 @@ def clip_by_value(
     return minimum(maximum(x, clip_value_min, bits), clip_value_max, bits)
 
 
-@operands.operation(max_bits=64, known=True)
+@operands.check_arguments(max_bits=64, known=True)
 def sign(x: Shared, bits: int = EXACT_BITS) -> Shared:
     """Return -1, 0 or 1 at x's scale: [x > 0] - [x < 0], both compared at once.
 

@@ -68,7 +68,7 @@ def _floor_at_scale(x: Shared) -> Shared:
     return replace(whole.map(lambda a: tensor_ops.left_shift(a, f)), fractional_bits=f)
 
 
-@operands.operation(check=_check_rounding_operand)
+@operands.check_arguments(check=_check_rounding_operand)
 def floor(x: Shared) -> Shared:
     """Return the largest whole number that is not above x, at x's scale: exact for every x.
 
@@ -80,13 +80,13 @@ def floor(x: Shared) -> Shared:
     return _floor_at_scale(x)
 
 
-@operands.operation(check=_check_rounding_operand)
+@operands.check_arguments(check=_check_rounding_operand)
 def ceil(x: Shared) -> Shared:
     """Return the smallest whole number that is not below x; as `floor`."""
     return arithmetic.neg(_floor_at_scale(arithmetic.neg(x)))
 
 
-@operands.operation(check=_check_rounding_operand)
+@operands.check_arguments(check=_check_rounding_operand)
 def round(x: Shared) -> Shared:
     """Return the nearest whole number, of two the even one as in TensorFlow, at x's scale: exact.
 

@@ -23,7 +23,7 @@ def _share_public_ones_like(template: Shared, shape: list[int]) -> Shared:
     )
 
 
-@operands.operation(known=True, in_graph=False)
+@operands.check_arguments(known=True, in_graph=False)
 def reduce_prod(x: Shared, axis: Axes = None, keepdims: bool = False) -> Shared:
     """Return the product over one axis, several or all (None), at x's scale; of no values 1.
 
@@ -91,7 +91,7 @@ def _restore_axis(rows: Shared, scan_axis: int, reverse: bool) -> Shared:
     return shapes.transpose(rows, [*range(1, scan_axis + 1), 0, *range(scan_axis + 1, rank)])
 
 
-@operands.operation(known=True, in_graph=False)
+@operands.check_arguments(known=True, in_graph=False)
 def cumprod(x: Shared, axis: int = 0, exclusive: bool = False, reverse: bool = False) -> Shared:
     """Return running products along an axis, as tf.math.cumprod.
 
@@ -112,7 +112,7 @@ def cumprod(x: Shared, axis: int = 0, exclusive: bool = False, reverse: bool = F
     return _restore_axis(rows, scan_axis, reverse)
 
 
-@operands.operation(max_bits=64, known=True)
+@operands.check_arguments(max_bits=64, known=True)
 def cummax(
     x: Shared, axis: int = 0, reverse: bool = False, bits: int = compare.EXACT_BITS
 ) -> Shared:

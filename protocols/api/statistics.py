@@ -65,7 +65,7 @@ def _root_of_squares(operation: str, x: Shared, axes: list[int], keepdims: bool)
     return replace(root, fractional_bits=x.fractional_bits + _ROOT_BITS // 2)
 
 
-@operands.operation("tensor", check=_check_statistics_operand)
+@operands.check_arguments("tensor", check=_check_statistics_operand)
 def norm(
     tensor: Shared,
     ord: str | float = "euclidean",
@@ -269,7 +269,7 @@ def _share_histogram_weights(arr: Shared, weights: Operand, sizes: Sequence[int]
     return shared_weights
 
 
-@operands.operation("values", max_bits=64, known=True)
+@operands.check_arguments("values", max_bits=64, known=True)
 def histogram_fixed_width(
     values: Shared,
     value_range: Sequence[float],

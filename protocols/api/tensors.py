@@ -51,7 +51,7 @@ def reveal(x: Shared | MaskedBits, to: int | None = None) -> tf.Tensor | None:
     raise AssertionError(x)
 
 
-@operands.operation(in_graph=False)
+@operands.check_arguments(in_graph=False)
 def bitcast(x: Shared, fractional_bits: int) -> Shared:
     """Read the same ring elements with another number of fractional bits (0: integers). Local.
 
@@ -80,7 +80,7 @@ def add_n(inputs: Sequence[Operand]) -> Shared:
     return reductions.add_n(addends)
 
 
-@operands.operation()
+@operands.check_arguments()
 def reduce_mean(x: Shared, axis: Axes = None, keepdims: bool = False) -> Shared:
     """Return the mean over one axis, several or all (None), at the scale of x.
 
