@@ -35,15 +35,16 @@ LONG = {
     **{"test_service": 24.0, "test_execute": 20.0, "test_fit": 20.0},
 }
 _DURATIONS = "tfe_bench/durations"
+_EARLIER = pytest.StashKey[dict[str, float]]()
 
 
 class _Durations:
     """Durations of tests, kept for the order of files in the next run."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self.cache = config.cache
+        self.cache = getattr(config, "cache", None)  # (the plug-in can be off)
         self.earlier: dict[str, float] = self.cache.get(_DURATIONS, {}) if self.cache else {}
-        self._measured: collections.Counter[str] = collections.Counter()
+        self._measured: dict[str, float] = collections.defaultdict(float)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -51,7 +52,7 @@ class _Durations:
         node.workerinput["durations"] = self.earlier
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._measured[report.nodeid] += report.duration  # type: ignore[assignment]
+        self._measured[report.nodeid] += report.duration
 
     def pytest_sessionfinish(self) -> None:
         """Replace the durations of the tests that have run; short ones need no entry."""
@@ -63,19 +64,20 @@ class _Durations:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Measure durations in the process that distributes the tests."""
-    if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(_Durations(config), "durations")
+    worker = getattr(config, "workerinput", None)
+    if worker is not None:
+        config.stash[_EARLIER] = worker["durations"]
+    else:
+        durations = _Durations(config)
+        config.stash[_EARLIER] = durations.earlier
+        config.pluginmanager.register(durations)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Order the files by their last durations; --no-loadscope-reorder keeps this order."""
-    if hasattr(config, "workerinput"):
-        earlier = config.workerinput["durations"]
-    else:
-        earlier = config.pluginmanager.get_plugin("durations").earlier
-    seconds: collections.Counter[Path] = collections.Counter()
+    seconds: dict[Path, float] = collections.defaultdict(float)
     for item in items:
-        seconds[item.path] += earlier.get(item.nodeid, 0.0)
+        seconds[item.path] += config.stash[_EARLIER].get(item.nodeid, 0.0)
     for path in seconds:
         seconds[path] = seconds[path] or LONG.get(path.stem, 0.0)
     items.sort(key=lambda item: -seconds[item.path])

@@ -157,10 +157,9 @@ def _run_command(request: dict[str, Any], streams: list[int]) -> None:
             os.dup2(stream, number)
             os.close(stream)
         sys.stdin, sys.stdout, sys.stderr = (
-            os.fdopen(number, mode, closefd=False, errors=errors)
+            os.fdopen(number, mode, 1, closefd=False, errors=errors)
             for number, mode, errors in ((0, "r", None), (1, "w", None), (2, "w", "replace"))
         )
-        sys.stderr.reconfigure(line_buffering=True)
         os.chdir(request["cwd"])
         os.environ.clear()
         os.environ.update(request["environment"])

@@ -14,6 +14,7 @@ import pytest
 
 from tests.refusals import raises
 from tfe_bench.__main__ import main
+from tfe_bench.cluster import checks as checks_of_doctor
 from tfe_bench.cluster import tls
 from tfe_bench.cluster.files import write_public_file, write_secret_file
 from tfe_bench.cluster.jobs import InputSpec
@@ -52,8 +53,9 @@ def test_this_machine_alone_is_well(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_before_any_worker_runs_the_files_and_the_port_are_looked_at(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(checks_of_doctor, "CONNECT_SECONDS", 0.5)
     where = ("--cluster", str(folder / "cluster.toml"), "--worker", str(folder / "worker1.toml"))
     code, checks = _run_doctor(capsys, *where, "--offline")
     assert code == 0
