@@ -21,6 +21,15 @@ from tfe_bench.protocols.session import tensor_ops
 _MOST_GROUPS = 1024
 
 
+def check_conv_windows(options: Options) -> None:
+    """Check the strides, dilations and padding of a convolution."""
+    L.read_pair(options, "strides")
+    L.read_pair(options, "dilations")
+    padding = options["padding"]
+    fits = padding in ("SAME", "VALID") or L.is_padding(padding)
+    L.check_value(fits, 'padding "SAME" or "VALID"', padding)
+
+
 class Convolution(TrainableWeightedProduct):
     """A kernel that slides over images.
 
@@ -37,14 +46,7 @@ class Convolution(TrainableWeightedProduct):
     def infer_kernel_product_shape(self, x: Shape, options: Options, kernel: Shape) -> Shape:
         L.check_image(x)
         L.check_options(options, *self.window_options)
-        L.read_pair(options, "strides")
-        L.read_pair(options, "dilations")
-        padding = options["padding"]
-        L.check_value(
-            padding in ("SAME", "VALID") or L.is_padding(padding),
-            'padding "SAME" or "VALID"',
-            padding,
-        )
+        check_conv_windows(options)
         L.check_value(
             len(kernel) == 4 and kernel[2] == x[2], f"a kernel for {x[2]} channels", list(kernel)
         )

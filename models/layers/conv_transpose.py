@@ -7,7 +7,7 @@ import numpy as np
 from tfe_bench.models.layers import base as L
 from tfe_bench.models.layers.base import Array, Options, Shape
 from tfe_bench.models.layers.conv1d import RowConvolution
-from tfe_bench.models.layers.conv2d import Convolution, read_conv_window_options
+from tfe_bench.models.layers.conv2d import Convolution, check_conv_windows, read_conv_window_options
 from tfe_bench.models.layers.linear import BilinearMaps, collect_layer_weights
 from tfe_bench.protocols.ring import conv, conv_gradients
 from tfe_bench.protocols.ring.products import BilinearMap
@@ -30,14 +30,7 @@ class TransposedConvolution(Convolution):
         size = L.read_pair(options, "size")
         fits = len(kernel) == 4 and kernel[3] == x[2]
         L.check_value(fits, f"a kernel of {x[2]} channels in its last axis", list(kernel))
-        L.read_pair(options, "strides")
-        L.read_pair(options, "dilations")
-        padding = options["padding"]
-        L.check_value(
-            padding in ("SAME", "VALID") or L.is_padding(padding),
-            'padding "SAME" or "VALID"',
-            padding,
-        )
+        check_conv_windows(options)
         windows = L.parse_layer_windows(options)
         convolved_size = tuple(int(windows.window_count(a, size[a], kernel[a])) for a in (0, 1))
         L.check_value(

@@ -21,6 +21,7 @@ from tfe_bench.models.training.losses.loss import (
     check_loss_option,
     count_loss_elements,
     flag_bad_label_rows,
+    read_label_array,
     sum_loss_terms,
 )
 from tfe_bench.protocols.functions import logarithm, piecewise
@@ -105,14 +106,7 @@ class SparseCategoricalCrossentropy(_ClassLoss):
         return CategoricalCrossentropy(self.reduction).build_keras_loss(logits)
 
     def encode_labels(self, shape: Shape, labels: Any, label_name: str = "labels") -> Array:
-        array = np.asarray(labels)
-        if array.dtype.kind not in "fiub":
-            raise UsageError(
-                f"Expected numbers as {label_name}. Received: {array.dtype}.",
-                code="not-a-number",
-                operation=label_name,
-                received=array.dtype,
-            )
+        array = read_label_array(labels, label_name)
         classes, lead = shape[-1], shape[:-1]
         if array.shape[1:] == (*lead, 1):
             array = array[..., 0]

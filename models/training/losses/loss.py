@@ -145,14 +145,7 @@ class Loss:
             UsageError: the shape does not fit.
             RangeError: the loss does not accept some labels, or they are NaN; names the first row.
         """
-        array = np.asarray(labels)
-        if array.dtype.kind not in "fiub":
-            raise UsageError(
-                f"Expected numbers as {label_name}. Received: {array.dtype}.",
-                code="not-a-number",
-                operation=label_name,
-                received=array.dtype,
-            )
+        array = read_label_array(labels, label_name)
         array = self.shape_labels(shape, array, label_name)
         with np.errstate(invalid="ignore"):
             bad, expected = self.find_unfit_rows(array)
@@ -224,6 +217,23 @@ def check_loss_option(option_name: str, value: object, low: float, high: float) 
 def flag_bad_label_rows(bad: Any) -> Any:
     """Flag the rows with at least one bad number."""
     return bad.reshape(len(bad), -1).any(1)
+
+
+def read_label_array(labels: Any, label_name: str) -> Array:
+    """Return labels as an array of numbers.
+
+    Raises:
+        UsageError: they are no numbers.
+    """
+    array = np.asarray(labels)
+    if array.dtype.kind not in "fiub":
+        raise UsageError(
+            f"Expected numbers as {label_name}. Received: {array.dtype}.",
+            code="not-a-number",
+            operation=label_name,
+            received=array.dtype,
+        )
+    return array
 
 
 def check_label_rows(bad: Any, label_name: str, expected: str) -> None:
