@@ -20,7 +20,6 @@ from tfe_bench.models.training.examples import (
     TrainingExamples,
     check_counts,
     check_training_labels,
-    choose_training_chunk,
     combine_weights,
     share_examples,
     split_validation,
@@ -33,16 +32,16 @@ from tfe_bench.models.training.history import (
     evaluation_score_name,
     print_epochs,
 )
+from tfe_bench.models.training.job_builder import build_training_job
 from tfe_bench.models.training.losses import read_keras_loss
 from tfe_bench.models.training.progress import (
     Progress,
     check_training_verbosity,
     show_training_progress,
 )
+from tfe_bench.models.training.train_options import TrainOptions
 from tfe_bench.models.training.training_job import (
-    CheckpointOptions,
     TrainingJob,
-    choose_training_range_checks,
     training_state_name,
     weight_snapshot_name,
 )
@@ -231,6 +230,7 @@ class Trainable:
             ConfigError: a checkpoint is not complete at all workers.
             PolicyError: an owner or an operator does not permit the training.
         """
+        options = TrainOptions.select({**locals(), "profile": profile or cluster.profile.name})
         from tfe_bench.models.training import magnitudes
         from tfe_bench.models.training.callbacks import TrainingCallbacks
 
@@ -288,31 +288,15 @@ class Trainable:
             recipe = callback_plan.apply_schedule(
                 recipe, initial_epoch, epochs, rows // recipe.batch
             )
-        profile = profile or cluster.profile.name
-        job = TrainingJob(
+        job = build_training_job(
             recipe,
-            epochs,
+            options,
             rows,
-            seed,
-            profile=profile,
-            steps=steps,
-            test=0 if test is None else len(test.x),
-            source=source,
-            holdout=holdout,
-            saving=None
-            if checkpoint is None
-            else CheckpointOptions(checkpoint, checkpoint_every, restart),
-            deploy=None
-            if deploy is None
-            else self._deployment_parameters(deploy, deploy_for, joined),
-            guard=guard_every,
-            reveal_loss=reveal_loss,
-            chunk=choose_training_chunk(recipe, rows) if train is not None and prefetch else 0,
-            first=initial_epoch,
-            shuffle=shuffle,
-            stopping=callback_plan.stopping,
-            snapshots=callback_plan.snapshots,
-            watch=choose_training_range_checks(recipe, profile, reveal_loss, check_range),
+            0 if test is None else len(test.x),
+            source,
+            None if deploy is None else self._deployment_parameters(deploy, deploy_for, joined),
+            callback_plan.stopping,
+            callback_plan.snapshots,
         )
         inputs = self.inputs(job, train, test, scatter=shuffle)
         with show_training_progress(0 if progress is not None else verbose) as bar:

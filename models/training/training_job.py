@@ -433,32 +433,6 @@ class TrainingJob:
             )
 
 
-def choose_training_range_checks(
-    recipe: Recipe, profile: str, loss: bool, requested: bool | None
-) -> str:
-    """Choose the values of a training whose range is checked.
-
-    Args:
-        requested: True for all, False for none; None: as far as that costs little
-            (step.choose_step_range_checks).
-
-    Raises:
-        UsageError: requested has another type, or the profile is unknown.
-    """
-    if requested is None:
-        return step.choose_step_range_checks(
-            recipe, step.tune_setting(recipe, profiles.get_profile(profile).plan), loss
-        )
-    if type(requested) is not bool:
-        raise UsageError(
-            f"Expected None, True or False as check_range. Received: {requested!r}.",
-            code="wrong-type",
-            operation="check_range",
-            received=requested,
-        )
-    return step.ALL if requested else step.NOTHING
-
-
 def training_state_name(number: int) -> str:
     """Return the name of a state array as an input and an output of the job."""
     return f"state{number}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
+import inspect
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +25,7 @@ from tfe_bench.models.datasets.sources import DatasetRef
 from tfe_bench.models.training import progress
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.models.training.stopping import EarlyStoppingRule
+from tfe_bench.models.training.train_options import TrainOptions
 from tfe_bench.models.training.trainable import Trainable, trainable
 from tfe_bench.models.training.training_job import TrainingJob
 
@@ -426,3 +429,10 @@ def test_what_does_not_fit_is_refused_without_a_value(cluster: LocalCluster) -> 
     for changed in bad:
         with pytest.raises(TfeBenchError):
             cluster.run("train", {**header, **changed}, {})
+
+
+def test_options_of_a_training_have_the_defaults_of_fit() -> None:
+    arguments = inspect.signature(Trainable.fit).parameters
+    declared = {f.name: f.default for f in dataclasses.fields(TrainOptions)}
+    del declared["trace"], declared["profile"]  # of the command alone; the cluster's
+    assert declared == {name: arguments[name].default for name in declared}

@@ -316,12 +316,8 @@ def _build_training_job(
     """Return the job and its inputs."""
     from tfe_bench.cluster import profiles
     from tfe_bench.models.training import deploying, magnitudes
-    from tfe_bench.models.training.examples import choose_training_chunk
-    from tfe_bench.models.training.training_job import (
-        CheckpointOptions,
-        TrainingJob,
-        choose_training_range_checks,
-    )
+    from tfe_bench.models.training.job_builder import build_training_job
+    from tfe_bench.models.training.train_options import TrainOptions
 
     source, count = None, 0 if task.train is None else len(task.train)
     if datasets is not None:
@@ -334,32 +330,15 @@ def _build_training_job(
     if task.train is not None:
         plain_rows = (task.train.x, _training_label_column(task.train))
         recipe = magnitudes.plan_exponents(recipe, task.private.keras, *plain_rows, arguments.seed)
-    saving = None
-    if arguments.checkpoint is not None:
-        saving = CheckpointOptions(arguments.checkpoint, arguments.every, arguments.restart)
     deploy = None
     if arguments.deploy is not None:
         deploy = deploying.trained_model_parameters(
             task.private.keras, arguments.deploy, arguments.allow, table=task.table
         )
-    job = TrainingJob(
-        recipe,
-        arguments.epochs,
-        count,
-        arguments.seed,
-        profile=profiles.get_profile(arguments.profile).name,
-        steps=arguments.steps,
-        test=len(task.test) if task.test is not None else 0,
-        source=source,
-        holdout=arguments.holdout,
-        saving=saving,
-        deploy=deploy,
-        guard=arguments.guard,
-        reveal_loss=arguments.reveal_loss,
-        trace=arguments.trace is not None,
-        chunk=0 if task.train is None else choose_training_chunk(recipe, count),
-        watch=choose_training_range_checks(recipe, arguments.profile, arguments.reveal_loss, None),
-    )
+    profile, trace = profiles.get_profile(arguments.profile).name, arguments.trace is not None
+    options = TrainOptions.select({**vars(arguments), "profile": profile, "trace": trace})
+    test = 0 if task.test is None else len(task.test)
+    job = build_training_job(recipe, options, count, test, source, deploy)
     return job, task.private.inputs(
         job, _to_training_examples(task.train), _to_training_examples(task.test)
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tfe_bench.cli import common
 from tfe_bench.errors import DataError, UsageError, check_range, did_you_mean
+from tfe_bench.models.training.train_options import TrainOptions
 
 NETWORKS = ("network-a", "network-b", "network-c", "network-d")
 MODELS = ("logistic", "linear", *NETWORKS)
@@ -37,27 +38,14 @@ def add_train_options(p: argparse.ArgumentParser) -> None:
         "learning rate (default: 0.01 for sgd, with momentum 0.9; else 0.001)",
         type=float,
     )
-    common.add_option(
-        p,
-        "--epochs E",
-        "number of epochs (default: 5; for a table as many as give 600 steps)",
-        type=int,
-    )
+    _add_training_options(p, "epochs")
     common.add_option(
         p,
         "--batch B",
         "number of rows in a batch (default: 128; fewer for a small table)",
         type=int,
     )
-    common.add_option(
-        p,
-        "--steps N",
-        "stop after this number of steps, to measure their cost (default: all)",
-        type=int,
-    )
-    p.add_argument(
-        "--seed", type=int, default=1, help="seed of weights and of the order of rows (default: 1)"
-    )
+    _add_training_options(p, "steps", "seed")
     data = p.add_argument_group("data")
     common.add_option(
         data,
@@ -91,27 +79,9 @@ def add_train_options(p: argparse.ArgumentParser) -> None:
     common.add_option(data, "--rows NAME", "owners' data sets to append by rows", nargs="+")
     common.add_option(data, "--columns NAME", "owners' data sets to join by columns", nargs="+")
     common.add_option(data, "--labels NAME", "data set with the labels of --columns")
-    common.add_option(
-        data,
-        "--holdout N",
-        "number of owners' rows to test on instead of training (default: 0)",
-        type=int,
-        default=0,
-    )
+    _add_training_options(data, "holdout")
     results_group = p.add_argument_group("stored results")
-    common.add_option(
-        results_group,
-        "--checkpoint NAME",
-        "store each worker's shares under this name, and resume from there",
-    )
-    common.add_option(
-        results_group,
-        "--every N",
-        "number of steps between checkpoints (default: 100)",
-        type=int,
-        default=100,
-    )
-    common.add_option(results_group, "--restart", "delete the checkpoint first")
+    _add_training_options(results_group, "checkpoint", "checkpoint_every", "restart")
     common.add_option(
         results_group, "--deploy NAME", "store the trained model at the workers under this name"
     )
@@ -132,20 +102,24 @@ def add_train_options(p: argparse.ArgumentParser) -> None:
         "folder of the shares of three local workers (default: ~/.local/share/tfe_bench/models)",
     )
     disclosure_group = p.add_argument_group("disclosed values")
-    common.add_option(disclosure_group, "--reveal-loss", "reveal the mean loss of each epoch")
-    common.add_option(
-        disclosure_group,
-        "--guard N",
-        "check every N steps whether weights diverge, which reveals one bit to the workers "
-        "each time (default: 0, no check)",
-        type=int,
-        default=0,
-    )
+    _add_training_options(disclosure_group, "reveal_loss", "guard_every")
     common.add_option(disclosure_group, "--no-plain", "skip the plaintext training for comparison")
     common.add_network_options(p)
     common.add_record_options(
         p, "write a trace of one step for Perfetto or chrome://tracing (.json)"
     )
+
+
+def _add_training_options(p: argparse._ActionsContainer, *names: str) -> None:
+    """Add the options that TrainOptions declares for some of its fields."""
+    declared = TrainOptions.command_options()
+    for name in names:
+        option, more = declared[name], {}
+        if option.bounds is not None:
+            # (the command chooses the number of epochs)
+            default = None if name == "epochs" else getattr(TrainOptions, name)
+            more = {"type": int, "default": default}
+        common.add_option(p, option.usage, option.about, **more)
 
 
 def choose_training_defaults(arguments: argparse.Namespace, rows: int | None) -> None:
@@ -189,16 +163,9 @@ def check_train_options(arguments: argparse.Namespace) -> None:
             operation="--learning-rate",
             received=rate,
         )
-    for name, low, high in (
-        ("epochs", 1, 100_000),
-        ("batch", 1, 1 << 14),
-        ("every", 1, 10**9),
-        ("seed", 0, 1 << 31),
-        ("holdout", 0, 10**8),
-        ("guard", 0, 10**9),
-        ("steps", 1, None),
-        ("limit", 1, None),
-    ):
+    declared = (option for option in TrainOptions.command_options().values())
+    bounds = {option.name: option.bounds for option in declared if option.bounds is not None}
+    for name, (low, high) in {**bounds, "batch": (1, 1 << 14), "limit": (1, None)}.items():
         if getattr(arguments, name) is not None:
             check_range(f"--{name}", getattr(arguments, name), low, high)
     table = arguments.dataset.endswith(".csv")
