@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import datetime
 import random
@@ -174,6 +175,24 @@ def test_every_other_node_and_argument_is_refused() -> None:
         accepted.NOTATION.get(kind, frozenset()) & arguments
         for kind, arguments in accepted.READ_ARGUMENTS.items()
     )
+
+
+@pytest.mark.parametrize(
+    "value",
+    [True, "text", 0, [exp.Literal.number(1)], {"a": 1}],
+    ids=["bool", "text", "zero", "list", "dict"],
+)
+def test_arguments_of_accepted_nodes_are_refused_by_any_value(value: Any) -> None:
+    names = collections.Counter(kind.__name__ for kind in _list_classes())
+    for kind in _list_classes():
+        if kind.__name__ not in accepted.READ_ARGUMENTS:
+            continue
+        assert names[kind.__name__] == 1  # (the list names classes without their modules)
+        known = accepted.READ_ARGUMENTS[kind.__name__]
+        known |= accepted.NOTATION.get(kind.__name__, frozenset())
+        for argument in {*kind.arg_types, "one_that_is_new"} - known:
+            with raises(UsageError, "unsupported-sql"):
+                accepted.check_sql_nodes(kind(**{argument: value}))
 
 
 def test_the_queries_have_every_node_and_argument_that_is_read() -> None:
