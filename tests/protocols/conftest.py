@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import zlib
 from collections import defaultdict
 from pathlib import Path
@@ -9,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.protocols.views import Tap
-from tfe_bench.protocols.session.party import Party, Site
+from tfe_bench.protocols.session.party import Site
 
 HERE = Path(__file__).parent
 
@@ -55,23 +56,15 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
     return received
 
 
+@functools.cache
+def _draw_process_seed() -> int:
+    setting = os.environ.get("TFE_BENCH_TEST_SEED")
+    return int(setting) if setting else int.from_bytes(os.urandom(4), "little")
+
+
 @pytest.fixture
-def tap(monkeypatch: pytest.MonkeyPatch) -> Tap:
-    """Record the messages that all parties receive while the test runs."""
-    tap = Tap()
-    site, recv = Party.site, Site.recv
-
-    def named(self: Party, name: str, *about: Any, dealer: int | None = None) -> Site:
-        created = site(self, name, *about, dealer=dealer)
-        tap.names[created.number] = name
-        return created
-
-    def tapped(self: Site, shape: Any, source: int, slot: int = 0, dtype: Any = None) -> Any:
-        data = recv(self, shape, source, slot, dtype)
-        tap.heard[self.party.index].append(data)
-        tap.labels[self.party.index].append((self.number, slot, source))
-        return data
-
-    monkeypatch.setattr(Party, "site", named)
-    monkeypatch.setattr(Site, "recv", tapped)
-    return tap
+def process_seed() -> int:
+    """Return a seed that is the same in all tests of this process, for runs that they share."""
+    value = _draw_process_seed()
+    print(f"seed={value}")
+    return value

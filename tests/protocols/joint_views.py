@@ -34,6 +34,7 @@ from unittest import mock
 
 import numpy as np
 
+from tests.protocols.entry import Entry
 from tfe_bench.cluster.simulate import get_mask_log, replay_masks, simulate
 from tfe_bench.protocols.session import io, ops
 from tfe_bench.protocols.session.numbering import SiteParty
@@ -320,41 +321,22 @@ def _is_permutation(stream: Stream, names: Mapping[int, str]) -> bool:
 
 
 @dataclass(frozen=True)
-class Row:
-    """A protocol whose joint views are checked.
-
-    Attributes:
-        protocol: function of two private tensors, run as one graph.
-        sites: names of the sites that it tests.
-        n: elements of each input.
-        publishes: results of reveal may be left unexplained.
-        whole: the protocol makes and runs its own graphs.
-        slow: it takes too long for daily runs; other rows test its sites too.
-    """
-
-    protocol: Callable[[Party, Shared, Shared], Any]
-    sites: tuple[str, ...]
-    n: int = 3
-    limbs: int = 1
-    fractional_bits: int = 0
-    publishes: bool = False
-    whole: bool = False
-    slow: bool = False
-
-
-@dataclass(frozen=True)
 class Outcome:
-    """Results of the check of a row.
+    """What one traced run of a protocol shows.
 
     Attributes:
         unexplained: descriptions of regions without a pad of their own, by party.
         regions: number of regions, by party.
         names: names of the sites.
+        calls: payload bits sent, and rounds, in a run with fresh masks, by party.
+        pads: the log of masks of two runs with equal inputs, all parties together.
     """
 
     unexplained: tuple[list[str], ...]
     regions: tuple[int, ...]
     names: frozenset[str]
+    calls: list[tuple[int, list[Any]]]
+    pads: Words
 
 
 class _ThreadBarrier:
@@ -408,6 +390,7 @@ class _Experiment:
         self.received: list[_Received] = []
         self.tested_bits: list[tuple[Pad, int]] = []
         self.top_changes: list[list[Changes]] = [[], [], []]
+        self.calls: list[Any] = [None] * 3
         self._ends = {pad.stream: pad.end for pad in self.pads}
 
     def added_words(self, pad: Pad, bits: int) -> Words:
@@ -436,8 +419,8 @@ class _Experiment:
     def _heads(self, party: int) -> Heads:
         return dict(zip(self.tested_bits, self.top_changes[party], strict=True))
 
-    def outcome(self, publishes: bool) -> Outcome:
-        """Return the outcome of all changes."""
+    def outcome(self, publishes: bool, pads: Words) -> Outcome:
+        """Return the outcome of all changes; `pads` is the log of both runs without changes."""
         unexplained = [
             [
                 received.describe_region(r)
@@ -447,29 +430,33 @@ class _Experiment:
             for p, received in enumerate(self.received)
         ]
         regions = tuple(sum(len(each) for each in r.regions.values()) for r in self.received)
-        return Outcome(tuple(unexplained), regions, frozenset(self.names.values()))
+        names = frozenset(self.names.values())
+        return Outcome(tuple(unexplained), regions, names, self.calls, pads)
 
 
-def check_row(row: Row, dealer: int = 0, n: int | None = None) -> Outcome:
+def check_entry(entry: Entry, dealer: int = 0, n: int | None = None) -> Outcome:
     """Run a protocol once for each pad and search for the order of every party.
 
     Args:
-        n: elements of each input, if not those of the row.
+        n: elements of each input, if not those of the entry.
     """
-    n = row.n if n is None else n
-    rng = np.random.default_rng(zlib.crc32(repr((row.sites, dealer, n)).encode()))
+    n = entry.n if n is None else n
+    rng = np.random.default_rng(zlib.crc32(repr((entry.sites, dealer, n)).encode()))
     keys = [rng.bytes(16) for _ in range(3)]
-    inputs = rng.integers(-(2**63), 2**63, (2, n) if row.limbs == 1 else (2, n, 2), np.int64)
+    inputs = rng.integers(-(2**63), 2**63, (2, n) if entry.limbs == 1 else (2, n, 2), np.int64)
     watch, together = _MessageRecorder(), _ThreadBarrier()
     logs: list[Words] = [np.zeros(0)] * 3
+    both: list[Words] = [np.zeros(0)] * 3
+    run_protocol = entry.run
+    assert run_protocol is not None
 
     def program(party: Party, *shares: Shared) -> _Experiment:
         p = party.index
-        graph = None if row.whole else party.function(lambda *s: row.protocol(party, *s))
+        graph = None if entry.whole else party.function(lambda *s: run_protocol(party, *s))
 
         def run() -> View:
             watch.start[p] = party._step
-            _ = row.protocol(party, *shares) if graph is None else graph(*shares)
+            _ = run_protocol(party, *shares) if graph is None else graph(*shares)
             return watch.take_messages(p)
 
         def measure_changes(changes: Sequence[tuple[Pad, int]]) -> list[Changes]:
@@ -484,14 +471,16 @@ def check_row(row: Row, dealer: int = 0, n: int | None = None) -> Outcome:
         with together.or_not_at_all():
             run()  # traces
             start = party._step
+            party.reset_counters()
             base = run()
-            log = get_mask_log(party)
+            call = 8 * sum(party.counters()["payload"]), party.rounds()
+            log = both[p] = get_mask_log(party)
             ops.native().record(party.handle, 0)
             logs[p] = log[log["hi"] % np.uint64(2**40) > np.uint64(start)]  # of this run only
             experiment: _Experiment = together(
                 lambda: _Experiment(np.concatenate(logs), party.site_names)
             )
-            experiment.base[p] = base
+            experiment.base[p], experiment.calls[p] = base, call
             experiment.changes[p] = measure_changes([(pad, ALL) for pad in experiment.pads])
             experiment.top_changes[p] += measure_changes(together(experiment.choose_streams))
             experiment.top_changes[p] += measure_changes(together(experiment.choose_words))
@@ -504,8 +493,8 @@ def check_row(row: Row, dealer: int = 0, n: int | None = None) -> Outcome:
             dealer=dealer,
             keys=keys,
             record=True,
-            limbs=row.limbs,
-            fractional_bits=row.fractional_bits,
+            limbs=entry.limbs,
+            fractional_bits=entry.fractional_bits,
         )
     result: _Experiment = sim.outputs[0]
-    return result.outcome(row.publishes)
+    return result.outcome(entry.publishes, np.concatenate(both))

@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 import tfe_bench
-from tests.protocols.test_joint_views import ROWS
+from tests.protocols.catalogue import JOINT
 
 # These programs measure links: their messages are public.
 MEASURING = {"channel.py", "links.py"}
@@ -59,8 +59,8 @@ def sites_of_the_package() -> set[str]:
 
 
 def test_every_site_has_a_joint_view_test() -> None:
-    """Require a row in ROWS that names the sites of each new protocol."""
+    """Require an entry of the catalogue that names the sites of each new protocol."""
     sites = sites_of_the_package()
     assert {"mul", "conv2d", "logistic", "squares", "mantissa"} <= sites  # they are parameters
-    assert sites == {site for row in ROWS.values() for site in row.sites}
-    assert sites == {site for row in ROWS.values() if not row.slow for site in row.sites}
+    assert sites == {site for entry in JOINT.values() for site in entry.sites}
+    assert sites == {site for entry in JOINT.values() if not entry.slow for site in entry.sites}

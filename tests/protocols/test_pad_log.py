@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import os
+import functools
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.protocols.pads import fields_of
+from tests.edges import parametrize_daily
+from tests.protocols.pads import (
+    assert_counters,
+    fields_of,
+    repeated_words,
+    words_under_one_pad,
+)
 from tests.protocols.turns import in_time, power_by_loop
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.protocols.nn import relu
@@ -32,7 +37,6 @@ pytestmark = pytest.mark.usefixtures("rewritten")
 
 N = 70
 Array = np.ndarray[Any, Any]
-KEY_OF_ROLE = {1: 1, 2: 0, 3: 2}  # as seen from the dealer: K1 = (D, E1), K2 = (D, E2), K3
 
 
 # ---- the log of pads
@@ -113,51 +117,27 @@ def log_of(
     return simulate(program, x, y, dealer=dealer, keys=keys, record=True, **options).pads
 
 
-@pytest.fixture(scope="module")
-def logs() -> dict[int, Array]:
-    """Return the log of many calls, by dealer."""
-    setting = os.environ.get("TFE_BENCH_TEST_SEED")
-    seed = int(setting) if setting else int.from_bytes(os.urandom(4), "little")
-    print(f"seed={seed}")
-    rng = np.random.default_rng(seed)
-    return {dealer: log_of(rng, dealer, many_calls) for dealer in range(3)}
+@functools.cache
+def log_of_many_calls(dealer: int, seed: int) -> Array:
+    return log_of(np.random.default_rng([seed, dealer]), dealer, many_calls)
 
 
-def words_under_one_pad(pads: Array) -> int:
-    """Return counters under which more than one word, or more than one party's word, was sent."""
-    sent = pads[pads["sent"] == 1]
-    words: dict[Any, set[Any]] = {}
-    for key, hi, lo, digest, party in sent[["key", "hi", "lo", "digest", "party"]].tolist():
-        words.setdefault((key, hi, lo), set()).add((digest, party))
-    return sum(len(w) > 1 for w in words.values())
+# (one log is read by three tests, so that all of them take the same dealer daily)
+by_one_dealer = parametrize_daily("dealt_by", range(3), [1])
 
 
-def repeated_words(pads: Array) -> list[Any]:
-    """Return sites at which two steps or iterations sent equal words, or made equal pads."""
-    visited: dict[Any, Any] = {}
-    repeated = []
-    for i, record in enumerate(pads):
-        site = int(record["hi"]) >> 40
-        word = (int(record["digest"]), int(record["party"]))
-        counter = (int(record["hi"]), int(record["lo"]), int(record["key"]), int(record["sent"]))
-        # one pad may become a share in several places; other counters must give other words
-        if visited.setdefault((site, word), (i, counter))[1] != counter:
-            repeated.append((site, counter))
-    return repeated
-
-
-@pytest.mark.parametrize("dealer", range(3))
-def test_one_counter_carries_one_word_of_one_party(logs: dict[int, Array], dealer: int) -> None:
-    pads = logs[dealer]
+@by_one_dealer
+def test_one_counter_carries_one_word_of_one_party(process_seed: int, dealt_by: int) -> None:
+    pads = log_of_many_calls(dealt_by, process_seed)
     assert (pads["sent"] == 1).sum() > 500
     assert words_under_one_pad(pads) == 0
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_one_dealer
 def test_equal_inputs_give_other_words_at_every_site_step_and_turn(
-    logs: dict[int, Array], dealer: int
+    process_seed: int, dealt_by: int
 ) -> None:
-    pads = logs[dealer]
+    pads = log_of_many_calls(dealt_by, process_seed)
     assert repeated_words(pads) == []
     steps: dict[int, set[int]] = {}
     for site, step in zip(fields_of(pads)["site"], fields_of(pads)["step"], strict=True):
@@ -165,25 +145,14 @@ def test_equal_inputs_give_other_words_at_every_site_step_and_turn(
     assert min(len(s) for s in steps.values()) >= 2  # every site was used in several calls
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_one_dealer
 def test_counters_are_the_documented_fields_and_never_overlap(
-    logs: dict[int, Array], dealer: int
+    process_seed: int, dealt_by: int
 ) -> None:
-    pads = logs[dealer]
+    pads = log_of_many_calls(dealt_by, process_seed)
     f = fields_of(pads)
-    assert set(f["dealer"]) == {dealer} and set(f["role"]) == {1, 2, 3}
-    assert set(f["block"]) == {0}
-    assert min(f["site"]) == 1 and min(f["step"]) >= 1
+    assert_counters(pads, dealt_by)
     assert set(f["iteration"]) == {0, 1, 2, 3}  # 0: outside of numbered iterations
-    for key, role, party in zip(pads["key"], f["role"], pads["party"], strict=True):
-        assert key == (dealer + KEY_OF_ROLE[role]) % 3
-        assert key in (party, (party + 1) % 3)  # the maker of the pad holds its key
-    reach: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for key, hi, lo, size in pads[["key", "hi", "lo", "bytes"]].tolist():
-        reach.setdefault((key, hi), []).append((lo, lo + -(-size // 16)))
-    for ranges in reach.values():
-        ordered = sorted({(start, max(e for s, e in ranges if s == start)) for start, _ in ranges})
-        assert all(a[1] <= b[0] for a, b in pairwise(ordered))
 
 
 def test_numbered_turns_and_python_loops_use_counters_of_their_own(

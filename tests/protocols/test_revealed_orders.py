@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tests.protocols.viewed import ALPHA, Words
-from tests.protocols.views import independent_p, normal_p
+from tests.protocols.views import ALPHA, Words, independent_p, normal_p
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import TfeBenchError
 from tfe_bench.protocols.order import lookup, shuffle, sort

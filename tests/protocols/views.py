@@ -8,31 +8,46 @@ can generate.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
-from tests.protocols.viewed import (
-    ALPHA,
-    COMPARED,
-    INJECTED,
-    LAYOUTS,
-    LIFTED,
-    PAIRS,
-    PLANES,
-    SECRETS,
-    SOME,
-    WORDS,
-    WRAP,
-    Words,
-)
-from tfe_bench.cluster.simulate import Simulation, simulate
-from tfe_bench.protocols.session.party import Party
+from tests.protocols.entry import LOOSE, WORDS, Entry
+from tfe_bench.cluster.simulate import FAULTS, Simulation, simulate
+from tfe_bench.protocols.session import ops
+from tfe_bench.protocols.session.party import Party, Site
 from tfe_bench.protocols.session.sharing import Shared
+
+ALPHA = 1e-6
+SOME = 2048  # elements for correlations of every plane with every other
+PAIRS = ((0, 1), (1, 2**63), (3, 2**64 - 1))
+SECRETS = tuple(dict.fromkeys(s for pair in PAIRS for s in pair))
+# Faults of masks, and the check that shows each of them in any protocol.
+CAUGHT_BY = {"drop_mask": "frozen", "reuse_block": "frozen", "reuse_counter": "frozen again"}
+# Sites whose messages are bit planes, by superblocks of 8 words; all others are ring elements.
+PLANES = ("msb", "mask_bits", "extend", "reveal_bits", "all_of")
+# Sites where D deals two words and, for values of LOOSE bits, three packed wraps per element.
+INJECTED = ("inject", "inject_truncated", "pick")
+WRAP = (64 - LOOSE) // 8
+# Widths of the arrays, one value per element each, in packed messages of incomplete bytes.
+LAYOUTS = {
+    ("adaptive_select", 0): ([26] * 3 + [24] * 3, [26] * 5 + [24] * 5 + [26] * 5),
+    ("adaptive_select", 1): ([24], [11]),
+    ("adaptive_select", 2): ([26],),
+    ("adaptive_root", 1): ([14],),
+}
+# Factors' rings of lifted products, in a protocol that is their test.
+LIFTED = (LOOSE, 26, 14)
+# Bytes per element below which words repeat by chance: too short to tell from unmasked ones.
+TELLING = 5
+BIT_COUNTS = np.array([i.bit_count() for i in range(256)], np.uint8)
+Words = np.ndarray[Any, Any]
 
 
 @dataclass
@@ -53,6 +68,21 @@ class Tap:
             return result, list(self.heard[party.index])
 
         return function
+
+    @contextlib.contextmanager
+    def record_graphs(self) -> Iterator[None]:
+        """Return a context in which the messages of traced graphs are recorded."""
+        recv = Site.recv
+
+        def tapped(site: Site, shape: Any, source: int, slot: int = 0, dtype: Any = None) -> Any:
+            data, party = recv(site, shape, source, slot, dtype), site.party
+            self.names[site.number] = party.site_names[site.number]
+            self.heard[party.index].append(data)
+            self.labels[party.index].append((site.number, slot, source))
+            return data
+
+        with mock.patch.object(Site, "recv", tapped):
+            yield
 
 
 @dataclass(frozen=True)
@@ -80,14 +110,13 @@ class Message:
         flat = np.ascontiguousarray(self.data).reshape(-1).view(np.uint8)
         return flat.reshape(self.elements, -1)
 
-    def bits(self) -> Words:
-        """Return bits as uint8 [planes, elements]."""
+    def packed_bits(self) -> Words:
+        """Return bits as uint64 [planes, words of elements]."""
         if self.name == "all_of":
-            packed = np.ascontiguousarray(self.data).view(np.uint8)
-        else:
-            blocks = self.data.reshape(self.elements // 512, -1, 8)  # superblock, plane, word
-            packed = np.ascontiguousarray(blocks.swapaxes(0, 1)).view(np.uint8)
-        return np.unpackbits(packed.reshape(len(packed), -1), axis=1, bitorder="little")
+            return np.ascontiguousarray(self.data).view(np.uint64).reshape(len(self.data), -1)
+        blocks = self.data.reshape(self.elements // 512, -1, 8)  # superblock, plane, word
+        planes = np.ascontiguousarray(blocks.swapaxes(0, 1)).view(np.uint64)
+        return planes.reshape(len(planes), -1)
 
     def words(self) -> Words:
         """Return the elements, or the words of planes, as uint64."""
@@ -156,72 +185,102 @@ class View:
         raw = [np.ascontiguousarray(m.data).reshape(-1).view(np.uint8) for m in self.received]
         return np.concatenate(raw).view(np.uint64) if raw else np.zeros(0, np.uint64)
 
+    @functools.cached_property
+    def own_nibbles(self) -> list[Words]:
+        """The lowest and the highest nibbles of the own shares."""
+        ends = ((s & np.uint64(15), s >> np.uint64(60)) for s in self.own)
+        return [nibble.astype(np.int64) for pair in ends for nibble in pair]
+
+    @functools.cached_property
+    def own_signs(self) -> Words:
+        """Bits of some elements of the own shares, as signs [SOME, 64 per share]."""
+        return np.concatenate([as_signs(s[:SOME], 64) for s in self.own], axis=1)
+
 
 @dataclass(frozen=True)
 class Run:
     """A protocol's views by secret and party, and those of two calls with the same frozen shares.
 
     In a frozen call all elements have one and the same share, so that only the masks vary.
+
+    Attributes:
+        faulty: the two frozen calls by seeded fault, None for no fault.
     """
 
     fresh: dict[int, list[View]]
-    frozen: list[list[View]]
+    faulty: dict[str | None, list[list[View]]]
     sim: Simulation
+
+    @property
+    def frozen(self) -> list[list[View]]:
+        return self.faulty[None]
 
 
 def run_views(
-    tap: Tap,
-    protocol: Callable[..., Any],
+    entry: Entry,
     rng: np.random.Generator,
     secrets: Sequence[int] = SECRETS,
+    faults: Sequence[str | None] = (None,),
     **options: Any,
 ) -> Run:
-    """Run one protocol on every secret, and twice on frozen shares of the last one."""
+    """Run one protocol on every secret, and with each fault twice on frozen shares of the last."""
     import tensorflow as tf
 
+    assert entry.many is not None
+    protocol, tap = entry.many, Tap()
     plain = [np.full(WORDS, s, np.uint64).view(np.int64) for s in secrets]
     constant = np.full(WORDS, 5, np.int64)
 
     def program(party: Party, *columns: Shared) -> Any:
         *xs, y = columns
         graph = party.function(tap.trace_protocol(party, protocol))
-        calls = [(x, y, tf.constant(p)) for x, p in zip(xs, plain, strict=True)]
         still = [c.map(lambda a: tf.fill(tf.shape(a), a[0])) for c in (xs[-1], y)]
-        calls += [(*still, tf.constant(plain[-1]))] * 2
+        calls = [(x, y, p, None) for x, p in zip(xs, plain, strict=True)]
+        calls += [(*still, plain[-1], fault) for fault in faults for _ in range(2)]
         views = []
-        for x, other, p in calls:
-            _, received = graph(x, other, p)
+        for x, other, p, fault in calls:
+            if fault:
+                party.check(
+                    ops.native().call_for_error("session_fault", party.handle, FAULTS[fault])
+                )
+            _, received = graph(x, other, tf.constant(p))
             own = [getattr(c, k) for c in (x, other) for k in ("m", "l1", "l2")]
             views.append(([t for t in own if t is not None], received))
         return views
 
     options.setdefault("keys", [rng.bytes(16) for _ in range(3)])
-    sim = simulate(program, *plain, constant, seed=rng.bytes(16), **options)
+    with tap.record_graphs():
+        sim = simulate(program, *plain, constant, seed=rng.bytes(16), **options)
 
     def view(party: int, call: int) -> View:
         own, received = sim.outputs[party][call]
         labels = tap.labels[party]
-        compared = COMPARED.get(protocol, WORDS)
         messages = [
             message
             for (site, slot, source), data in zip(labels, received, strict=True)
-            for message in split_message(site, slot, source, tap.names[site], data, compared)
+            for message in split_message(site, slot, source, tap.names[site], data, entry.compared)
         ]
         return View([o.reshape(-1).view(np.uint64) for o in own], messages)
 
     def views(call: int) -> list[View]:
         return [view(p, call) for p in range(3)]
 
-    last = len(secrets)
-    return Run({s: views(i) for i, s in enumerate(secrets)}, [views(last), views(last + 1)], sim)
+    pairs = [[views(i), views(i + 1)] for i in range(len(secrets), len(sim.outputs[0]), 2)]
+    fresh = {s: views(i) for i, s in enumerate(secrets)}
+    return Run(fresh, dict(zip(faults, pairs, strict=True)), sim)
 
 
 # ---- statistics
 
 
+def chi_square_p(statistic: float, degrees: int) -> float:
+    return float(special.chdtrc(degrees, statistic))
+
+
 def uniform_p(symbols: Words, values: int = 256) -> float:
     """Return the chi-square p-value of symbols in range(values) against uniformity."""
-    return float(stats.chisquare(np.bincount(symbols, minlength=values)).pvalue)
+    counts, mean = np.bincount(symbols, minlength=values), symbols.size / values
+    return chi_square_p(((counts - mean) ** 2).sum() / mean, len(counts) - 1)
 
 
 def independent_p(table: Words) -> float:
@@ -231,7 +290,7 @@ def independent_p(table: Words) -> float:
     if not expected.all():
         return 0.0  # 16384 draws without one of 16 or 256 values
     statistic = ((table - expected) ** 2 / expected).sum()
-    return float(stats.chi2.sf(statistic, (table.shape[0] - 1) * (table.shape[1] - 1)))
+    return chi_square_p(statistic, (table.shape[0] - 1) * (table.shape[1] - 1))
 
 
 def nibbles_p(a: Words, b: Words) -> float:
@@ -241,47 +300,51 @@ def nibbles_p(a: Words, b: Words) -> float:
 
 def normal_p(z: Words) -> float:
     """Return the least of two-sided p-values, times their number."""
-    return float(min(1.0, 2 * stats.norm.sf(np.abs(z).max()) * z.size)) if z.size else 1.0
+    return float(min(1.0, 2 * special.ndtr(-np.abs(z).max()) * z.size)) if z.size else 1.0
 
 
-def as_signs(bits: Words) -> Words:
-    """Return +1 and -1 instead of 1 and 0."""
-    return bits.astype(np.float32) * 2 - 1
+def as_signs(words: Words, bits: int) -> Words:
+    """Return the bits of each row of words as +1 and -1 instead of 1 and 0."""
+    raw = np.ascontiguousarray(words).view(np.uint8).reshape(-1, bits // 8)
+    return np.unpackbits(raw, axis=1, bitorder="little").astype(np.float32) * 2 - 1
 
 
-def word_checks(message: Message, own: list[Words]) -> Iterator[tuple[str, float]]:
+def count_ones(planes: Words) -> Words:
+    """Return the number of ones in each plane of packed bits."""
+    return BIT_COUNTS[planes.view(np.uint8)].sum(axis=1, dtype=np.int64)
+
+
+def word_checks(message: Message, view: View) -> Iterator[tuple[str, float]]:
     """Check uniformity, joint distribution with own shares, and neighbors of ring elements."""
     lanes = message.lanes()
     for lane in sorted({0, lanes.shape[1] // 2, lanes.shape[1] - 1}):
         yield "uniform", uniform_p(lanes[:, lane])
         yield "neighbors", uniform_p(lanes[0::2, lane] - lanes[1::2, lane])
     low, high = lanes[:, 0] & 15, lanes[:, -1] >> 4
-    for share in own:
-        held = share[: len(lanes)]
-        for nibble in (held & np.uint64(15), held >> np.uint64(60)):
-            yield "own share", nibbles_p(nibble.astype(np.int64), low)
-            yield "own share", nibbles_p(nibble.astype(np.int64), high)
+    for nibble in view.own_nibbles:
+        yield "own share", nibbles_p(nibble[: len(lanes)], low)
+        yield "own share", nibbles_p(nibble[: len(lanes)], high)
 
 
-def plane_checks(message: Message, own: list[Words]) -> Iterator[tuple[str, float]]:
+def plane_checks(message: Message, view: View) -> Iterator[tuple[str, float]]:
     """Check the balance of planes and correlations with neighbors, planes, own share bits."""
-    bits = as_signs(message.bits())
-    scale = np.sqrt(message.elements)
-    yield "uniform", normal_p(bits.sum(axis=1) / scale)
-    yield "neighbors", normal_p((bits[:, 1:] * bits[:, :-1]).sum(axis=1) / scale)
-    some = bits[:, :SOME]  # a pad used twice would leave a strong correlation
+    planes, n = message.packed_bits(), message.elements
+    yield "uniform", normal_p((2 * count_ones(planes) - n) / np.sqrt(n))
+    after = planes >> np.uint64(1)
+    after[:, :-1] |= planes[:, 1:] << np.uint64(63)
+    differ = planes ^ after
+    differ[:, -1] &= np.uint64(2**63 - 1)  # the last bit has no neighbor
+    yield "neighbors", normal_p((n - 1 - 2 * count_ones(differ)) / np.sqrt(n))
+    some = as_signs(planes[:, : SOME // 64], SOME)  # a pad used twice: a strong correlation
     between = some @ some.T / np.sqrt(SOME)
-    yield "planes", normal_p(between[np.triu_indices(len(bits), 1)])
-    for share in own:
-        held = share[:SOME].view(np.uint8).reshape(SOME, 8)
-        held = as_signs(np.unpackbits(held, axis=1, bitorder="little"))
-        yield "own share", normal_p(some @ held / np.sqrt(SOME))
+    yield "planes", normal_p(between[np.triu_indices(len(planes), 1)])
+    yield "own share", normal_p(some @ view.own_signs / np.sqrt(SOME))
 
 
 def two_sample_checks(a: Message, b: Message) -> Iterator[tuple[str, float]]:
     """Compare one message under two secrets."""
     if a.planes:
-        ones = [m.bits().sum(axis=1, dtype=np.int64) for m in (a, b)]
+        ones = [count_ones(m.packed_bits()) for m in (a, b)]
         yield "secret", normal_p((ones[0] - ones[1]) / np.sqrt(a.elements / 2))
         return
     lanes = [m.lanes() for m in (a, b)]
@@ -297,25 +360,29 @@ def all_checks(run: Run) -> Iterator[tuple[str, float]]:
         for view in views:
             for message in view.received:
                 check_message = plane_checks if message.planes else word_checks
-                yield from check_message(message, view.own)
+                yield from check_message(message, view)
     for a, b in PAIRS:
         for left, right in zip(run.fresh[a], run.fresh[b], strict=True):
             for one, other in zip(left.received, right.received, strict=True):
                 yield from two_sample_checks(one, other)
-    yield from frozen_checks(run)
+    yield from frozen_checks(run.frozen)
 
 
-def frozen_checks(run: Run) -> Iterator[tuple[str, float]]:
+def all_differ(words: Words) -> bool:
+    ordered = np.sort(words)
+    return not (ordered[1:] == ordered[:-1]).any()
+
+
+def frozen_checks(frozen: Sequence[Sequence[View]]) -> Iterator[tuple[str, float]]:
     """Check that all words differ within one call ("frozen") and in both ("frozen again").
 
     Messages of short elements are packed: there equal elements occur as often as by chance.
     """
-    for first, second in zip(*run.frozen, strict=True):
+    for first, second in zip(*frozen, strict=True):
         alone = [view.stream() for view in (first, second)]
         for words in alone:
-            yield "frozen", float(len(np.unique(words)) == len(words))
-        both = np.concatenate(alone)
-        yield "frozen again", float(len(np.unique(both)) == len(both))
+            yield "frozen", float(all_differ(words))
+        yield "frozen again", float(all_differ(np.concatenate(alone)))
         for one, other in zip(first.received, second.received, strict=True):
             if one.data.dtype != np.uint8:
                 continue
@@ -328,17 +395,10 @@ def frozen_checks(run: Run) -> Iterator[tuple[str, float]]:
 def equal_p(a: Words, b: Words) -> float:
     """Return the p-value of the number of equal rows among uniform ones."""
     count = (a == b).all(axis=1).sum()
-    return float(stats.binom.sf(count - 1, len(a), 0.5 ** (8 * a.shape[1])))
+    return float(special.bdtrc(int(count) - 1, len(a), 0.5 ** (8 * a.shape[1])))
 
 
-def failing_checks(
-    run: Run, list_checks: Callable[[Run], Iterator[tuple[str, float]]] = all_checks
-) -> set[str]:
-    """Return the names of the checks that fail at ALPHA for the whole run."""
-    p_values = list(list_checks(run))
+def failing_checks(checks: Iterator[tuple[str, float]]) -> set[str]:
+    """Return the names of the checks that fail at ALPHA for all of them together."""
+    p_values = list(checks)
     return {name for name, p in p_values if p * len(p_values) < ALPHA}
-
-
-def received_messages(run: Run) -> int:
-    """Return the messages that the parties received in one call."""
-    return sum(len(view.received) for view in run.frozen[0])

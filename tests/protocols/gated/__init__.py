@@ -1,7 +1,7 @@
 """Functions that are 0 far below 0 and x far above: one module each, with a FUNCTION.
 
-test_gated.py compares values, slopes and costs; test_widths.py has their rows of widths,
-test_joint_views.py and test_joint_faults.py those of views and of seeded faults.
+test_gated.py compares values, slopes and costs; test_widths.py has their rows of widths, and the
+catalogue their entries of views and of seeded faults.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from types import ModuleType
 
 import numpy as np
 
-from tests.protocols.joint_views import Row
+from tests.protocols.entry import Entry
 from tests.protocols.operands import Array, draw_below
 from tests.protocols.seeded import Fault
 
@@ -74,12 +74,19 @@ class Function:
         inside = middle[np.abs(middle) < top]
         return np.concatenate([draw_below(top, rng, self.edges(f)), inside])
 
-    def joint_view_rows(self) -> dict[str, Row]:
-        """Return the rows of joint views."""
+    def entries(self) -> dict[str, Entry]:
+        """Return the entries of the catalogue."""
         module, protocol = self.module, self.protocol
-        value = Row(lambda p, x, y: protocol(p, x, bits=12), self.sites, n=1, fractional_bits=8)
+        faults = {f"{self.name}: {what}": fault for what, fault in self.faults.items()}
+        value = Entry(
+            lambda p, x, y: protocol(p, x, bits=12),
+            self.sites,
+            n=1,
+            fractional_bits=8,
+            faults=faults,
+        )
         own = (f"{self.name}_slope",)
-        slope = Row(lambda p, x, y: module.slope(p, x, bits=25), own, n=1, fractional_bits=20)
+        slope = Entry(lambda p, x, y: module.slope(p, x, bits=25), own, n=1, fractional_bits=20)
         views = {self.name: value} if self.sites else {}
         return views | ({f"{self.name}_slope": slope} if self.slope_fitted else {})
 

@@ -12,7 +12,7 @@ from scipy import stats
 
 from tests.protocols.shares import output_at
 from tests.protocols.tables.relations import as_bit
-from tests.protocols.viewed import ALPHA
+from tests.protocols.views import ALPHA
 from tests.refusals import raises
 from tfe_bench.cluster.simulate import simulate, total_rounds
 from tfe_bench.errors import ProtocolError, UsageError
