@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.arrays.simulated import Client, Workers, tfb, traced_from_now
-from tests.protocols.test_pad_log import repeated_words, words_under_one_pad
+from tests.protocols.pads import repeated_words, words_under_one_pad
 from tests.refusals import raises
 from tfe_bench.arrays import explaining, plan
 from tfe_bench.arrays.building import build

@@ -235,7 +235,7 @@ def run_views(
         *xs, y = columns
         graph = party.function(tap.trace_protocol(party, protocol))
         still = [c.map(lambda a: tf.fill(tf.shape(a), a[0])) for c in (xs[-1], y)]
-        calls = [(x, y, p, None) for x, p in zip(xs, plain, strict=True)]
+        calls: list[Any] = [(x, y, p, None) for x, p in zip(xs, plain, strict=True)]
         calls += [(*still, plain[-1], fault) for fault in faults for _ in range(2)]
         views = []
         for x, other, p, fault in calls:
@@ -311,7 +311,7 @@ def as_signs(words: Words, bits: int) -> Words:
 
 def count_ones(planes: Words) -> Words:
     """Return the number of ones in each plane of packed bits."""
-    return BIT_COUNTS[planes.view(np.uint8)].sum(axis=1, dtype=np.int64)
+    return np.asarray(BIT_COUNTS[planes.view(np.uint8)].sum(axis=1, dtype=np.int64))
 
 
 def word_checks(message: Message, view: View) -> Iterator[tuple[str, float]]:
