@@ -29,7 +29,7 @@ def _read_profile(name: object) -> str:
             operation="profile",
             received=str(name)[:80],
         )
-    profiles.get_profile(name)
+    profiles.get_profile(name[:80])  # (which quotes it)
     return name
 
 

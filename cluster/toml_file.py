@@ -76,8 +76,13 @@ def _type_rule(kind: type, expected: str) -> Rule:
 
 
 def _read_number(value: object) -> float:
-    if type(value) is int or (type(value) is float and math.isfinite(value)):
-        return float(value)
+    if type(value) in (int, float):
+        try:
+            number = float(value)  # type: ignore[arg-type]
+        except OverflowError:  # more than 1024 bits
+            number = math.inf
+        if math.isfinite(number):
+            return number
     raise Mismatch("a finite number")
 
 
@@ -198,5 +203,8 @@ def read_config_text(path: Path) -> str:
 
 def quote_received_value(value: object) -> str:
     """Quote a received value for an error text."""
-    text = json.dumps(value, default=str)
+    try:
+        text = json.dumps(value, default=str)
+    except ValueError:  # more digits than Python prints, in hexadecimal
+        return "a long number"
     return text if len(text) <= 100 else f"{text[:97]}..."

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 def _read_algorithm(name: object) -> str:
     from tfe_bench.protocols.order.sort import choose_algorithm
 
-    choose_algorithm(str(name), 2, "local")
-    return str(name)
+    name = str(name)[:80]  # (the error quotes it)
+    choose_algorithm(name, 2, "local")
+    return name
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,7 @@ from tfe_bench.cluster.schema import (
     integer_rule,
     label_rule,
     list_rule,
+    mapping_rule,
     parsed_field,
 )
 from tfe_bench.errors import DataError, UsageError
@@ -56,6 +57,7 @@ def _graph_to_header(graph: Graph) -> dict[str, Any]:
     return {**graph.to_header(), "scaling": {}}
 
 
+_OPTIONS = mapping_rule(Rule(lambda value: value), 1 << 10)
 _KEYS = list_rule(label_rule(1 << 12), 0, 1 << 16)
 
 
@@ -83,9 +85,12 @@ class Recipe(Header, subject="A recipe", error=DataError, code="invalid-recipe",
     """
 
     graph: Graph = parsed_field(Graph.from_header, _graph_to_header)
-    loss: Loss = parsed_field(losses.from_header, lambda loss: loss.to_header())
+    loss: Loss = parsed_field(
+        lambda value: losses.from_header(_OPTIONS.read(value)), lambda loss: loss.to_header()
+    )
     optimizer: Optimizer = parsed_field(
-        optimizers.from_header, lambda optimizer: optimizer.to_header()
+        lambda value: optimizers.from_header(_OPTIONS.read(value)),
+        lambda optimizer: optimizer.to_header(),
     )
     batch: int = checked_field(default=128)
     order: tuple[str, ...] = declare_field(_KEYS, ())

@@ -86,7 +86,9 @@ def test_squared_errors_are_added_up(rng: np.random.Generator) -> None:
     assert abs(done.value() / 2.0**evaluate.ERROR_BITS - expected) < 50 * 2.0**-10
 
 
-def test_a_job_trains_scores_and_hands_over_weights_alone(rng: np.random.Generator) -> None:
+def test_a_job_trains_scores_and_hands_over_weights_alone(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # (it begins with stored state, and ends with averages)
     recipe = _make_recipe(optimizer="Adagrad", use_ema=True, ema_momentum=0.5)
     x = rng.normal(0, 1, (_ROWS, 3))
@@ -121,7 +123,16 @@ def test_a_job_trains_scores_and_hands_over_weights_alone(rng: np.random.Generat
         measured[party.index] = context.measurements
         return [outputs[name] for name in ("state0", "state1", "scores")]
 
+    parsed: list[Any] = []
+
+    def count_jobs(header: Any) -> TrainingJob:
+        parsed.append(header)
+        return read_job(header)
+
+    read_job = TrainingJob.from_header
+    monkeypatch.setattr(TrainingJob, "from_header", count_jobs)
     done = simulate(program, *(np.rint(v).astype(np.int64) for v, _ in job_inputs.values()))
+    assert len(parsed) == 3  # once at each worker, for its admission and its run
     *values, errors = (done.value(operator.itemgetter(i)) for i in range(3))
     weights = [v / 2.0**24 for v in values]
     errors = errors / 2.0**evaluate.ERROR_BITS / _ROWS

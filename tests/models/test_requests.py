@@ -17,7 +17,14 @@ from tfe_bench.arrays import plan as array_plans
 from tfe_bench.arrays.programs import compute
 from tfe_bench.cluster import jobs
 from tfe_bench.cluster.jobs import InputSpec, Program
+from tfe_bench.cluster.store import ShareStore
 from tfe_bench.cluster.stored import TABLE
+from tfe_bench.models.convert.graph import Graph, LayerSpec
+from tfe_bench.models.training import program as training_program
+from tfe_bench.models.training.losses import get_loss
+from tfe_bench.models.training.optimizers import optimizer_from_name
+from tfe_bench.models.training.recipe import Recipe
+from tfe_bench.models.training.training_job import TrainingJob
 from tfe_bench.queries import plan as query_plans
 from tfe_bench.queries import relations, sql
 from tfe_bench.queries.programs import query
@@ -94,6 +101,26 @@ def test_a_query_is_parsed_derived_and_priced_once(
     workers.close()
     steps = len(plan["steps"])
     assert calls == {"parse_query_step": 3 * steps, "derive_relations": 3, "price_query_plan": 3}
+
+
+def test_a_training_is_parsed_once_for_all_hooks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = {"kernel": np.full((3, 1), 0.1), "bias": np.zeros(1)}
+    layer = LayerSpec("a", "dense", ("x",), {}, weights)
+    graph = Graph("m", {"x": (3,)}, (layer,), ("a",))
+    loss, optimizer = get_loss("mean_squared_error"), optimizer_from_name("sgd")
+    job = TrainingJob(Recipe(graph, loss, optimizer, 4), 1, 8, 0)
+    calls = _count_calls(monkeypatch, (TrainingJob, "from_header"))
+    parameters, specs = job.to_header(), job.expected_inputs()
+    assert not calls  # the client creates the job, and does not read it
+    program, store = training_program.PROGRAM, ShareStore(tmp_path, 0, 64, 16, 8)
+    request = program.admit(parameters, specs)
+    assert program.permit is not None
+    program.permit("ann", store, request, specs)
+    assert program.kept_names(request) == [] and program.needs(request) == ()
+    assert program.sized("ann", store, request, specs).words > 0
+    assert calls == {"from_header": 1}
 
 
 def test_a_program_of_the_former_interface_runs_with_a_warning() -> None:
