@@ -162,7 +162,7 @@ CODES = {
     [
         ("select id from t limit 50%", "LIMIT with a percentage"),
         ("select id from t fetch first 2 rows with ties", "WITH TIES"),
-        ("select count(*) from t tablesample reservoir(2 rows)", "TABLESAMPLE"),
+        ("select count(*) from t tablesample bernoulli(20 percent)", "TABLESAMPLE"),
         ("select count(*) from t using sample 2 rows", "USING SAMPLE"),
         ("select 1 from t where exists (select 1 from v where v.k = t.k offset 2)", "OFFSET"),
         (

@@ -343,3 +343,43 @@ def test_graphs_are_named_by_the_headers_that_they_are_derived_from() -> None:
         {"schema": replace(schema, rows=schema.rows + 1)},
     ):
         assert query.query_graph_key(inputs, {"t": replace(known["t"], **changed)}) != name
+
+
+LEFT_OUT = (
+    "(select c, seg from t limit 23) q",
+    "(select c, seg from t limit 0) q",
+    "(select c, seg from t fetch first 5 rows only) q",
+    "(select c, seg from (select c, seg, 1 as one from t) p order by one limit 23) q",
+    "(select c, seg from t limit 12 union all select c, seg from t) q",
+    "t tablesample 23 rows",
+    "t tablesample reservoir(95 percent)",
+    "(select x.c, x.seg from t x semi join (select c from t limit 23) y on x.c = y.c) q",
+)
+
+
+@pytest.mark.parametrize("source", LEFT_OUT)
+@pytest.mark.parametrize("chosen", ["sum(c)", "count(*)", "avg(c)"])
+def test_leaving_out_rows_takes_the_right_to_filter(source: str, chosen: str) -> None:
+    """The sum of all rows and that of all but one differ by one record's value."""
+    columns = {"c": "int[0,99]", "seg": "category(a,b)"}
+    rows = [(i, "ab"[i % 2]) for i in range(24)]
+
+    def make_table(right: str) -> dict[str, StoredTable]:
+        rights = {ANALYST: {"c": (*right.split(), "match"), "seg": ("group",)}}
+        table = StoredTable(columns, rows, unique=("c",), rights=rights, client=ANALYST)
+        return {"t": table}
+
+    with raises(PolicyError, "missing-right"):
+        compile_plan(f"select {chosen} from {source}", make_table("aggregate"))
+    if "union" not in source and "semi" not in source:
+        compile_plan(f"select {chosen} from {source}", make_table("aggregate filter"))
+
+
+def test_a_limit_that_leaves_out_no_row_takes_no_right() -> None:
+    tables = _make_tables("aggregate")
+    for text in (
+        "select sum(c) from (select c from t limit 24) q",
+        "select sum(c) from (select c from t limit 1000) q",
+        "select seg, sum(c) s from t group by seg order by s limit 1",
+    ):
+        compile_plan(text, tables)

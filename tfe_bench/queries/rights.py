@@ -271,7 +271,7 @@ def check_released_aggregates(
 
 
 def check_rows_may_be_drawn(tables: Tables, records: Iterable[str]) -> None:
-    """Reject a random choice among records of a table whose rows the client may not filter.
+    """Reject a choice by no column among records of a table whose rows the client may not filter.
 
     The sum of all rows and that of all but one reveal one record's value.
 
@@ -284,7 +284,7 @@ def check_rows_may_be_drawn(tables: Tables, records: Iterable[str]) -> None:
     for alias in sorted(records):
         table, columns = tables[alias], tables[alias].schema.columns
         if not any(table.permits(ColumnUse.CONDITION, column) for column in columns):
-            table.check(ColumnUse.CONDITION, next(iter(columns)), "Drawing rows")
+            table.check(ColumnUse.CONDITION, next(iter(columns)), "Leaving out rows")
 
 
 def check_row_bound_disclosure(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.tables.relation import Relation, limit_rows
+from tfe_bench.queries import rights
 from tfe_bench.queries.dense_groups import gather_valid_rows
 from tfe_bench.queries.evaluate import constant_truth_column
 from tfe_bench.queries.plan_syntax import check_row_count
@@ -15,8 +16,14 @@ from tfe_bench.queries.rights import Tables
 from tfe_bench.queries.steps.step import NeededColumns, QueryStep, StepContext, declare_field
 
 
-def limit_facts(relation: Facts, count: int) -> Facts:
-    """Return the facts of the first rows of a relation."""
+def limit_facts(relation: Facts, count: int, tables: Tables) -> Facts:
+    """Return the facts of the first rows of a relation, and check the right to leave others out.
+
+    Raises:
+        PolicyError: naming column, right and owner.
+    """
+    if count < relation.rows:
+        rights.check_rows_may_be_drawn(tables, relation.records)
     rows = max(1, min(count, relation.rows))
     return replace(relation, rows=rows, valid=relation.valid and count > 0, least={})
 
@@ -44,7 +51,7 @@ class Limit(QueryStep):
     count: int = declare_field(check_row_count)
 
     def derive_facts(self, inputs: Sequence[Facts], tables: Tables) -> Facts:
-        return limit_facts(inputs[0], self.count)
+        return limit_facts(inputs[0], self.count, tables)
 
     def is_repeatable(self, facts: Facts) -> bool:
         """Return False: the choice of rows is free."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.tables import results
 from tfe_bench.protocols.tables.relation import Relation
-from tfe_bench.queries import rights
 from tfe_bench.queries.dense_groups import gather_valid_rows
 from tfe_bench.queries.plan_syntax import check_row_count
 from tfe_bench.queries.relation_facts import Relation as Facts
@@ -60,10 +59,9 @@ class Sample(QueryStep):
         return (2 * self.parts * rows + PARTS) // (2 * PARTS)
 
     def derive_facts(self, inputs: Sequence[Facts], tables: Tables) -> Facts:
-        """Derive facts, and check the right to the choice; it depends on no column."""
         [relation] = inputs
-        rights.check_rows_may_be_drawn(tables, relation.records)
-        return replace(limit_facts(relation, self.count_rows(relation.rows)), ordered=False)
+        facts = limit_facts(relation, self.count_rows(relation.rows), tables)
+        return replace(facts, ordered=False)
 
     def is_repeatable(self, facts: Facts) -> bool:
         return False

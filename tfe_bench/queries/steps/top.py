@@ -28,7 +28,7 @@ class Top(Order):
     count: int = declare_field(lambda value: check_row_count(value, 1))
 
     def derive_facts(self, inputs: Sequence[Facts], tables: Tables) -> Facts:
-        return limit_facts(super().derive_facts(inputs, tables), self.count)
+        return limit_facts(super().derive_facts(inputs, tables), self.count, tables)
 
     def is_repeatable(self, facts: Facts) -> bool:
         """Return whether the order is unique."""
