@@ -28,7 +28,7 @@ class PlanPrice:
     largest: int
 
     @property
-    def sent(self) -> int:
+    def sent_bytes(self) -> int:
         """Bytes that the three workers send in total."""
         return self.cost.total // 8
 

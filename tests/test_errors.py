@@ -35,9 +35,9 @@ def product_trees() -> Iterator[tuple[Path, ast.Module]]:
 
 
 def codes_in(node: ast.AST) -> Iterator[str]:
-    """Yield the texts of `code=...` arguments and of parameters with such a default."""
+    """Yield the texts of `code=...` arguments, also of classes, and of such defaults."""
     for call in ast.walk(node):
-        if isinstance(call, ast.Call):
+        if isinstance(call, (ast.Call, ast.ClassDef)):
             for keyword in call.keywords:
                 if keyword.arg == "code":
                     for value in ast.walk(keyword.value):

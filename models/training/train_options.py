@@ -23,12 +23,12 @@ class CommandOption:
     bounds: tuple[int, int | None] | None = None
 
     @property
-    def name(self) -> str:
+    def argument_name(self) -> str:
         """Name of the option's value among the parsed arguments."""
         return self.usage.partition(" ")[0].removeprefix("--").replace("-", "_")
 
 
-def _declare(default: Any, *option: Any) -> Any:
+def _declare_option(default: Any, *option: Any) -> Any:
     return field(default=default, metadata={"option": CommandOption(*option)} if option else {})
 
 
@@ -39,38 +39,40 @@ class TrainOptions:
     The names and defaults are those of `Trainable.fit`, which explains them.
     """
 
-    epochs: int = _declare(
+    epochs: int = _declare_option(
         *(1, "--epochs E"),
         "number of epochs (default: 5; for a table as many as give 600 steps)",
         (1, 100_000),
     )
     initial_epoch: int = 0
-    steps: int | None = _declare(
+    steps: int | None = _declare_option(
         *(None, "--steps N"),
         "stop after this number of steps, to measure their cost (default: all)",
         (1, None),
     )
     shuffle: bool = True
-    holdout: int = _declare(
+    holdout: int = _declare_option(
         *(0, "--holdout N"),
         "number of owners' rows to test on instead of training (default: 0)",
         (0, 10**8),
     )
-    seed: int = _declare(
+    seed: int = _declare_option(
         *(1, "--seed SEED"),
         "seed of weights and of the order of rows (default: 1)",
         (0, 1 << 31),
     )
-    checkpoint: str | None = _declare(
+    checkpoint: str | None = _declare_option(
         *(None, "--checkpoint NAME"),
         "store each worker's shares under this name, and resume from there",
     )
-    checkpoint_every: int = _declare(
+    checkpoint_every: int = _declare_option(
         *(100, "--every N"), "number of steps between checkpoints (default: 100)", (1, 10**9)
     )
-    restart: bool = _declare(False, "--restart", "delete the checkpoint first")
-    reveal_loss: bool = _declare(False, "--reveal-loss", "reveal the mean loss of each epoch")
-    guard_every: int = _declare(
+    restart: bool = _declare_option(False, "--restart", "delete the checkpoint first")
+    reveal_loss: bool = _declare_option(
+        False, "--reveal-loss", "reveal the mean loss of each epoch"
+    )
+    guard_every: int = _declare_option(
         *(0, "--guard N"),
         "check every N steps whether weights diverge, which reveals one bit to the workers "
         "each time (default: 0, no check)",
@@ -82,9 +84,9 @@ class TrainOptions:
     trace: bool = False
 
     @classmethod
-    def select(cls, values: Mapping[str, Any]) -> Self:
+    def select_options(cls, values: Mapping[str, Any]) -> Self:
         """Return the options among the arguments of `fit`, or of the command."""
-        typed = {name: option.name for name, option in cls.command_options().items()}
+        typed = {name: option.argument_name for name, option in cls.command_options().items()}
         keys = {f.name: f.name if f.name in values else typed.get(f.name, "") for f in fields(cls)}
         return cls(**{name: values[key] for name, key in keys.items() if key in values})
 

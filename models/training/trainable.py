@@ -230,7 +230,9 @@ class Trainable:
             ConfigError: a checkpoint is not complete at all workers.
             PolicyError: an owner or an operator does not permit the training.
         """
-        options = TrainOptions.select({**locals(), "profile": profile or cluster.profile.name})
+        options = TrainOptions.select_options(
+            {**locals(), "profile": profile or cluster.profile.name}
+        )
         from tfe_bench.models.training import magnitudes
         from tfe_bench.models.training.callbacks import TrainingCallbacks
 

@@ -19,6 +19,7 @@ from tests.models.random_rights import (
     StoredItem,
     World,
 )
+from tfe_bench.arrays import request as requests
 from tfe_bench.arrays.plan import ExpressionPlan
 from tfe_bench.arrays.price import price_expression_plan
 from tfe_bench.arrays.programs import compute
@@ -31,6 +32,7 @@ from tfe_bench.models.datasets.programs import align, provide
 from tfe_bench.models.datasets.request import DatasetRequest, parse_alignment
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.queries.programs import query
+from tfe_bench.queries.request import parse_query
 from tfe_bench.queries.schema import TableColumn, TableSchema
 from tfe_bench.queries.types import parse_type
 
@@ -281,15 +283,15 @@ def _compute_arrays(world: World, client: str) -> Program:
 
     def act() -> None:
         specs = [
-            InputSpec(compute.leaf_input_name(i), leaf.shape, leaf.scale)
+            InputSpec(requests.leaf_input_name(i), leaf.shape, leaf.scale)
             for i, leaf in enumerate(
-                compute.ComputeRequest.from_parameters(parameters, "compute").plan.leaves
+                requests.ComputeRequest.from_parameters(parameters, "compute").plan.leaves
             )
             if leaf.source == "input"
         ]
-        request = compute.parse_expression(parameters, specs)
+        request = requests.parse_expression(parameters, specs)
         compute.permit_expression(client, world.store, request, [])
-        inputs = {compute.leaf_input_name(i): WORDS for i in range(len(leaves))}
+        inputs = {requests.leaf_input_name(i): WORDS for i in range(len(leaves))}
         job = SimpleNamespace(progress=None)
         context = Context(
             *(cast(Any, LoneParty()), parameters, inputs, cast(Any, job), {}, client, world.store),
@@ -420,7 +422,7 @@ def _run_query(world: World, client: str) -> Program:
     due = due and _may_ask(client, named, uses, rows, function, kind)
 
     def act() -> None:
-        query.permit_query(client, world.store, query.parse_query({"plan": plan}, []), [])
+        query.permit_query(client, world.store, parse_query({"plan": plan}, []), [])
 
     return "query", due, (client, plan), act
 

@@ -30,6 +30,7 @@ from tfe_bench.models.training.plaintext import PlaintextTwin
 from tfe_bench.models.training.trainable import trainable
 from tfe_bench.private_tables import tables
 from tfe_bench.queries.programs import query
+from tfe_bench.queries.request import parse_query
 
 keras: Any = pytest.importorskip("keras")
 
@@ -202,7 +203,7 @@ def _asked_alone(three: Hosts, client: Any, party: int, plan: dict[str, Any]) ->
     store = ShareStore(None, party, config.ring, config.fractional_bits, 100)
     # the worker locks the folder; this only reads
     store._folder = policy.models
-    query.permit_query(client.identity, store, query.parse_query({"plan": plan}, ()), ())
+    query.permit_query(client.identity, store, parse_query({"plan": plan}, ()), ())
 
 
 def test_a_head_is_trained_on_features_that_a_model_makes_and_nobody_sees(

@@ -14,6 +14,7 @@ from tests.arrays.simulated import Client, Workers
 from tests.queries.asked import ANALYST, OWNER, StoredTable
 from tfe_bench.arrays import lineage
 from tfe_bench.arrays import plan as array_plans
+from tfe_bench.arrays import request as expression_requests
 from tfe_bench.arrays.programs import compute
 from tfe_bench.cluster import jobs
 from tfe_bench.cluster.jobs import InputSpec, Program
@@ -55,7 +56,7 @@ def test_an_expression_is_parsed_and_priced_once(
     x = Client(workers, "ann").private(np.arange(4.0))
     calls = _count_calls(
         monkeypatch,
-        *((array_plans, "_parse_steps"), (compute, "price_expression_plan")),
+        *((array_plans, "_parse_steps"), (expression_requests, "price_expression_plan")),
         *((lineage, "output_sources"), (array_plans.ExpressionPlan, "to_header")),
     )
     admit = compute.PROGRAM.admit

@@ -241,7 +241,7 @@ def test_common_rows_become_features_and_labels_whatever_their_types(owners: int
             scaled = value * units.scale.factor[at] + units.scale.offset[at]
             assert abs(scaled - (element - feature.center) / 2.0**feature.shift) < 1e-6
     # the cost equals the price, except for rows without match
-    assert price_alignment(made_of, linkage, tables).sent >= sum(done.sent) // 8
+    assert price_alignment(made_of, linkage, tables).sent_bytes >= sum(done.sent) // 8
 
 
 @pytest.mark.parametrize(("common", "least"), [(3, 3), (2, 3), (0, 1), (1, 1)])

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tfe_bench.arrays import planning
+from tfe_bench.arrays import request as requests
 from tfe_bench.arrays.array_spec import BITS, INT, ArraySpec
 from tfe_bench.arrays.building import build
 from tfe_bench.arrays.node import ExpressionNode, HeldArrayHandle
 from tfe_bench.arrays.plan import HANDLE, KEEP, REVEAL, ExpressionLeaf
-from tfe_bench.arrays.programs import compute as program
 from tfe_bench.cluster.requests import private_input_spec
 from tfe_bench.cluster.stored import check_name
 from tfe_bench.errors import PolicyError, TfeBenchError, UsageError
@@ -50,7 +50,7 @@ class FreedHandles:
     def take_handles(self) -> list[str]:
         """Take some handles that have not been released at the workers."""
         handles: list[str] = []
-        while self._ids and len(handles) < program.MAX_FREED:
+        while self._ids and len(handles) < requests.MAX_FREED:
             handles.append(self._ids.popleft())
         with self._lock:
             self.held_count -= len(handles)
@@ -82,8 +82,8 @@ def _run_expression_job(
     specs = [private_input_spec(name, value) for name, value in built.inputs.items()]
     try:
         # also here, so that a mistake costs nothing
-        program.check_expression(program.ComputeRequest(built.plan, tuple(free)), specs)
-        return cluster.run(program.NAME, parameters, built.inputs)
+        requests.check_expression(requests.ComputeRequest(built.plan, tuple(free)), specs)
+        return cluster.run(requests.NAME, parameters, built.inputs)
     except TfeBenchError:
         freed.return_handles(free)
         raise
@@ -126,7 +126,7 @@ def run_expression_nodes(
         leaf = ExpressionLeaf(HANDLE, spec.kind, spec.shape, spec.scale, (handle.id,))
         leaves.append(ExpressionNode(spec, leaf=leaf, holds=handle, bounds=node.bounds))
     values = [
-        decode_array_elements(result.outputs[program.revealed_output_name(i)], node.spec)
+        decode_array_elements(result.outputs[requests.revealed_output_name(i)], node.spec)
         for i, node in enumerate(revealed)
     ]
     return values, leaves
@@ -173,6 +173,6 @@ def release_all_handles(cluster: Client) -> None:
     if not freed.held_count:
         return
     try:
-        cluster.run(program.NAME, {"plan": None, "free": ["*"]}, {})
+        cluster.run(requests.NAME, {"plan": None, "free": ["*"]}, {})
     except TfeBenchError:
         return  # (they release it by themselves when the lease ends)

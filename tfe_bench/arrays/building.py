@@ -13,7 +13,7 @@ from tfe_bench.arrays.arguments import ValueReference, encode_operation_argument
 from tfe_bench.arrays.bounds import Bounds
 from tfe_bench.arrays.node import ExpressionNode
 from tfe_bench.arrays.plan import INPUT, ExpressionOutput, ExpressionPlan
-from tfe_bench.arrays.programs.compute import leaf_input_name
+from tfe_bench.arrays.request import leaf_input_name
 from tfe_bench.cluster.requests import PrivateInput
 
 

@@ -73,8 +73,8 @@ def explain_array(node: ExpressionNode, profile: str, counted: Counted = ((), ()
         lines.append("The result gets fresh masks before it leaves.")
     input_elements = sum(_element_count(leaf) for leaf in plan.leaves if leaf.source == INPUT)
     lines += [
-        f"All: {price.sent / 1e6:,.3f} MB among the workers, {price.cost.rounds} rounds, about "
-        f"{price.seconds(name):,.3f} s over {name}; this client sends "
+        f"All: {price.sent_bytes / 1e6:,.3f} MB among the workers, {price.cost.rounds} rounds, "
+        f"about {price.seconds(name):,.3f} s over {name}; this client sends "
         f"{input_elements * 2 * _WORD / 1e6:,.3f} "
         f"MB. The largest array has {price.largest * _WORD / 1e6:,.3f} MB.",
         "The workers learn this list, the shapes and the public numbers in it, but no element. "

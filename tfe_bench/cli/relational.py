@@ -84,7 +84,7 @@ def run_relational(arguments: argparse.Namespace) -> int:
         "seed": arguments.seed,
         "answer": len(result),
         "put_seconds": round(put, 3),
-        "predicted_bytes": predicted.sent,
+        "predicted_bytes": predicted.sent_bytes,
         "predicted_seconds": round(predicted.seconds(), 3),
     }
     correct = None

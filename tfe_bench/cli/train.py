@@ -336,7 +336,7 @@ def _build_training_job(
             task.private.keras, arguments.deploy, arguments.allow, table=task.table
         )
     profile, trace = profiles.get_profile(arguments.profile).name, arguments.trace is not None
-    options = TrainOptions.select({**vars(arguments), "profile": profile, "trace": trace})
+    options = TrainOptions.select_options({**vars(arguments), "profile": profile, "trace": trace})
     test = 0 if task.test is None else len(task.test)
     job = build_training_job(recipe, options, count, test, source, deploy)
     return job, task.private.inputs(

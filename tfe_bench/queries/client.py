@@ -30,9 +30,9 @@ from tfe_bench.queries import explain, hash_bins, io, notes, reading, relations,
 from tfe_bench.queries.execute import OVER, ROWS, query_result_words
 from tfe_bench.queries.plan import QueryPlan
 from tfe_bench.queries.price import Price, price_query_plan
-from tfe_bench.queries.programs import table_put as put_program
 from tfe_bench.queries.relation_facts import Relation
 from tfe_bench.queries.report import TableReport
+from tfe_bench.queries.request import NAME_SUBJECT, parse_table
 from tfe_bench.queries.rights import TableAccess
 from tfe_bench.queries.schema import ALL, DEFAULT_MIN_GROUP, TableColumn, TableSchema, parse_rights
 from tfe_bench.queries.types import BOOL, HASHES, ColumnType
@@ -142,7 +142,7 @@ class StoredTables:
                 columns with a row, but no values.
             PolicyError: an operator does not let this client put tables.
         """
-        check_name(name, put_program.NAME_SUBJECT)
+        check_name(name, NAME_SUBJECT)
         self._cluster.check_members(clients)
         parsed_rights = parse_rights(rights, clients)
         source_columns = reading.read_columns(source, rename)
@@ -197,7 +197,7 @@ class StoredTables:
         )
         words = {k: PrivateInput(v) for k, v in input_words.items()}
         parameters = StorageRequest(name, clients, replace, schema.to_header()).to_parameters()
-        put_program.parse_table(parameters, [private_input_spec(k, v) for k, v in words.items()])
+        parse_table(parameters, [private_input_spec(k, v) for k, v in words.items()])
         self._cluster.run("table_put", parameters, words, progress)
         report = TableReport.from_columns(name, schema, encoded_columns, source_columns)
         self._texts |= reading.texts_by_hash(
@@ -209,7 +209,7 @@ class StoredTables:
 
     def remove(self, name: str) -> None:
         """Remove a table of this client from all workers."""
-        self._cluster.run("table_remove", {"name": check_name(name, put_program.NAME_SUBJECT)}, {})
+        self._cluster.run("table_remove", {"name": check_name(name, NAME_SUBJECT)}, {})
 
     def sql(self, query: object, *, max_rows: int | None = None, rho: object = None) -> Query:
         """Compile a query without running it.

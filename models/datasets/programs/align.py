@@ -39,7 +39,7 @@ def estimate_alignment_size(
     """Estimate the size of a run by counting, from the headers that this worker stores."""
     tables, schema = request.derive_alignment(client, store)
     price = price_alignment(request.linkage_request, schema, tables, request.profile)
-    return Size(price.largest, price.sent, seconds=price.least_seconds)
+    return Size(price.largest, price.sent_bytes, seconds=price.least_seconds)
 
 
 def run_alignment(context: Context) -> dict[str, Shared]:

@@ -8,63 +8,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tfe_bench.cluster import stored_shares
-from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size, reject_inputs
+from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size
 from tfe_bench.cluster.ledger import PrivacyLedger, PrivacyLossCharge
-from tfe_bench.cluster.schema import DerivingRequest, parsed_field
 from tfe_bench.cluster.store import ShareStore
 from tfe_bench.cluster.stored import TABLE
-from tfe_bench.cluster.timing import TimedRequest, measure_program_runs, run_recorded
+from tfe_bench.cluster.timing import measure_program_runs, run_recorded
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables.relation import Relation
-from tfe_bench.queries import dp_noise, execute, privacy, relations, stored
+from tfe_bench.queries import dp_noise, execute, privacy, stored
 from tfe_bench.queries.execution_context import QueryExecutionContext
-from tfe_bench.queries.plan import QueryPlan
 from tfe_bench.queries.price import price_query_plan
 from tfe_bench.queries.relation_facts import Relation as Facts
+from tfe_bench.queries.request import QueryRequest, parse_query
 from tfe_bench.queries.rights import TableAccess
-
-
-@dataclass(frozen=True, kw_only=True)
-class QueryRequest(TimedRequest, DerivingRequest):
-    """A request for the result of a plan.
-
-    Attributes:
-        plan: the plan.
-    """
-
-    plan: QueryPlan = parsed_field(QueryPlan.from_header)
-
-    def derive_relations(
-        self, client: str, store: ShareStore
-    ) -> tuple[dict[str, TableAccess], Sequence[Facts]]:
-        """Return the plan's tables as this worker stores them, and the relations of its steps.
-
-        Raises:
-            UsageError: a table does not exist, or was replaced in the meantime; or as
-                relations.derive_relations.
-            PolicyError: as relations.derive_relations.
-        """
-        tables = {
-            alias: stored.find_table(store, name, deployment, client)[0]
-            for alias, (name, deployment) in self.plan.tables.items()
-        }
-        return self.derive_once(tables, lambda t: relations.derive_relations(self.plan, t))
-
-
-def parse_query(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> QueryRequest:
-    """Parse a request for a query.
-
-    Raises:
-        UsageError: a parameter is invalid; the text names it.
-    """
-    request = QueryRequest.from_parameters(parameters, "query")
-    reject_inputs("query", inputs)
-    return request
 
 
 def permit_query(
@@ -123,7 +84,7 @@ def estimate_query_size(
     """Estimate the size of a run by counting, from the headers that this worker stores."""
     tables, facts = request.derive_relations(client, store)
     price = price_query_plan(request.plan, facts, tables, request.profile)
-    return Size(price.largest, price.sent, seconds=price.least_seconds)
+    return Size(price.largest, price.sent_bytes, seconds=price.least_seconds)
 
 
 def query_graph_key(plan_header: Mapping[str, Any], tables: Mapping[str, TableAccess]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tfe_bench.cluster import stored_shares
 from tfe_bench.cluster.store import ShareStore
 from tfe_bench.cluster.stored import TABLE
-from tfe_bench.queries.programs.table_put import NAME_SUBJECT
+from tfe_bench.queries.request import NAME_SUBJECT
 
 
 def _clear_privacy_ledger(store: ShareStore, name: str) -> None:
