@@ -198,11 +198,13 @@ _OperationTimes: Any = make_dataclass(
 )
 
 
+_DeviceNumbers: Any = _number_table(
+    "_DeviceNumbers", {key: each.default for key, each in _NUMBERS.items()}
+)
+
+
 @dataclass(frozen=True, kw_only=True)
-class _DeviceTable(
-    _number_table("_DeviceNumbers", {key: each.default for key, each in _NUMBERS.items()}),  # type: ignore[misc]
-    subject="device",  # type: ignore[call-arg]
-):
+class _DeviceTable(_DeviceNumbers, subject="device"):  # type: ignore[misc, call-arg]
     name: str = declare_field(TEXT)
     weights_on: str = declare_field(TEXT)
     prefetch: bool = declare_field(FLAG, True)
