@@ -27,6 +27,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if isinstance(item, pytest.Function) and HERE in item.path.parents:
             dealer = item.callspec.params.get("dealer") if hasattr(item, "callspec") else None
             place = (item.path.name, item.originalname)
+            if item.get_closest_marker("slow"):
+                continue  # (tests that select their dealer themselves)
             of_dealer[place].setdefault(dealer, []).append(item)
     for place, by_dealer in of_dealer.items():
         if by_dealer.keys() == {0, 1, 2}:
