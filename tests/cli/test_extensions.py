@@ -87,7 +87,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_packages_command_is_listed_and_runs(run_words: Callable[..., Outcome]) -> None:
-    printed = re.search(r"It prints `(.*?)`", PAGE.read_text())
+    printed = re.search(r"prints\s+`(.*?)`", PAGE.read_text())
     assert printed is not None
     assert run_words("share-size", "--n", "1e6") == (0, printed[1] + "\n", "")
     text = run_words("share-size", "--help")[1]
