@@ -274,7 +274,7 @@ class Client:
                     return
                 yield from stream
             except Exception as error:
-                collector.report_failure(error)
+                collector.report_failure(party, error)
                 raise
             result = collector.result
             result.share_seconds = max(result.share_seconds, time.perf_counter() - started)

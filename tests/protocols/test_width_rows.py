@@ -12,7 +12,7 @@ from typing import Any
 
 import tfe_bench as tfe
 from tests.protocols.test_widths import WIDTHS
-from tfe_bench import models, protocols
+from tfe_bench import arrays, models, protocols, queries
 from tfe_bench.protocols.nn import gated
 
 # Functions that pass their width to an operation with a row under another name, or receive it from
@@ -69,7 +69,7 @@ BOUNDED = {
 def taking_bits() -> set[str]:
     """Return "module.function" of every public operation on private values that takes a width."""
     names = set()
-    for package in (protocols, models):
+    for package in (protocols, models, arrays, queries):
         for each in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             module = importlib.import_module(each.name)
             functions = [(n, v) for n, v in vars(module).items() if isinstance(v, gated.Slope)]
