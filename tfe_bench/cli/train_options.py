@@ -164,7 +164,9 @@ def check_train_options(arguments: argparse.Namespace) -> None:
             received=rate,
         )
     declared = (option for option in TrainOptions.command_options().values())
-    bounds = {option.argument_name: option.bounds for option in declared if option.bounds is not None}
+    bounds = {
+        option.argument_name: option.bounds for option in declared if option.bounds is not None
+    }
     for name, (low, high) in {**bounds, "batch": (1, 1 << 14), "limit": (1, None)}.items():
         if getattr(arguments, name) is not None:
             check_range(f"--{name}", getattr(arguments, name), low, high)
