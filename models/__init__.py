@@ -25,6 +25,8 @@ class _MovedModules(MetaPathFinder, Loader):
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         """Find a moved module, or one in a moved package."""
+        if not name.startswith(f"{__name__}."):  # (asked for every module of the process)
+            return None
         is_moved = any(name == old or name.startswith(f"{old}.") for old in _MOVED)
         return ModuleSpec(name, self) if is_moved else None
 
