@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import re
@@ -81,3 +82,12 @@ def test_workers_load_other_packages_when_they_start(
     assert loaded == ["broken", "theirs"]
     assert "the program 'theirs' of another package is loaded" in caplog.text
     assert "'broken' of another package cannot be loaded: no Python" in caplog.text
+
+
+def test_modules_are_imported_under_their_previous_names_with_a_warning() -> None:
+    with pytest.warns(DeprecationWarning, match="layers.base.kind now"):
+        moved = importlib.import_module("tfe_bench.models.kinds.kind")
+    assert moved is importlib.import_module("tfe_bench.models.layers.base.kind")
+    assert moved.__spec__ is not None and moved.__spec__.name == moved.__name__
+    with pytest.raises(ImportError):
+        importlib.import_module("tfe_bench.models.kinds.nothing")
