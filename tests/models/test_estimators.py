@@ -174,7 +174,8 @@ def test_searches_and_pipelines_take_them(cluster: LocalCluster, rng: np.random.
     steps = pipeline.make_pipeline(preprocessing.PolynomialFeatures(1), model)
     grid = {"privatelogisticregression__momentum": [0.0, 0.9]}
     search = model_selection.GridSearchCV(steps, grid, cv=2).fit(x, y)
-    assert search.best_score_ > 0.6
+    theirs = model_selection.cross_val_score(linear_model.LogisticRegression(), x, y, cv=2).mean()
+    assert search.best_score_ > theirs - 0.15  # (some draws of rows are hard to separate)
     assert search.best_estimator_[-1].cluster is cluster
 
 
