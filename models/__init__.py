@@ -17,6 +17,14 @@ _MOVED = {
 }
 
 
+def _find_present_name(name: str) -> str | None:
+    """Return the present name of a moved module, or of a module of a moved package."""
+    if not name.startswith(f"{__name__}."):  # (asked for every module of the process)
+        return None
+    old = next((old for old in _MOVED if name == old or name.startswith(f"{old}.")), None)
+    return None if old is None else _MOVED[old] + name.removeprefix(old)
+
+
 class _MovedModules(MetaPathFinder, Loader):
     """Import of a module under its previous name, with a warning."""
 
@@ -25,15 +33,12 @@ class _MovedModules(MetaPathFinder, Loader):
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         """Find a moved module, or one in a moved package."""
-        if not name.startswith(f"{__name__}."):  # (asked for every module of the process)
-            return None
-        is_moved = any(name == old or name.startswith(f"{old}.") for old in _MOVED)
-        return ModuleSpec(name, self) if is_moved else None
+        return ModuleSpec(name, self) if _find_present_name(name) else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Import the module under its present name."""
-        old = next(old for old in _MOVED if spec.name == old or spec.name.startswith(f"{old}."))
-        name = _MOVED[old] + spec.name.removeprefix(old)
+        name = _find_present_name(spec.name)
+        assert name is not None
         warnings.warn(f"{spec.name} is {name} now.", DeprecationWarning, stacklevel=2)
         module = import_module(name)
         self._specs[name] = module.__spec__

@@ -1,6 +1,6 @@
 """C++ of tests, compiled once for its content: objects and programs stay in build/.
 
-A file with the suffix ``.key`` beside each states what it was made of, as for setup.py's objects.
+A file with the suffix ``.key`` next to each states what it was made of, as for setup.py's objects.
 """
 
 from __future__ import annotations

@@ -131,18 +131,18 @@ def serve_forks(descriptor: int) -> None:
 
 def _fork_orphan(requests: socket.socket, request: dict[str, Any], streams: list[int]) -> int:
     """Return the id of a new process whose parent has ended: the tests' process adopts it."""
-    ids, told = os.pipe()
+    ids, id_writer = os.pipe()
     if not (parent := os.fork()):
         if pid := os.fork():
-            os.write(told, str(pid).encode())
+            os.write(id_writer, str(pid).encode())
             os._exit(0)
-        for descriptor in (ids, told, requests.detach()):
+        for descriptor in (ids, id_writer, requests.detach()):
             os.close(descriptor)
         _run_command(request, streams)
     os.waitpid(parent, 0)
     pid = int(os.read(ids, 32))
     os.close(ids)
-    os.close(told)
+    os.close(id_writer)
     return pid
 
 
