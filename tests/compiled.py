@@ -16,7 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.paths import ROOT
+
 _FOLDER = ROOT / "build" / "tests"
 _INCLUDE = re.compile(rb'^#include "([^"]+)"', re.MULTILINE)
 

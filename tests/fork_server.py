@@ -22,10 +22,10 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.paths import ROOT
+
 _COMMAND = [sys.executable, "-m", "tfe_bench"]
 _PR_SET_CHILD_SUBREAPER = 36
 _MAX_REQUEST_BYTES = 1 << 20

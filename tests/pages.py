@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from pathlib import Path
 from typing import Any
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+from tests.paths import ROOT
+
+DOCS = ROOT / "docs"
 
 
 def import_page(name: str) -> Any:

@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 
 from tests.error_texts import ErrorFacts, is_help, is_log
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("protocols", "models", "cluster", "benchmarks", "tfe_bench")
 PAGES = ("docs", "README.md", "SECURITY.md", "CONTRIBUTING.md")
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from tests.pages import import_page
+from tests.paths import ROOT
 from tfe_bench import errors
 from tfe_bench.cluster import transport, wire
 from tfe_bench.error_codes import CODES, DEFAULT_CODES
 
-ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("protocols", "models", "cluster", "benchmarks", "tfe_bench")
 CLASSES = {
     name

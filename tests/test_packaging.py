@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from tests.pages import import_page
+from tests.paths import ROOT
 
 PICTURES = import_page("pictures")
-ROOT = Path(__file__).resolve().parents[1]
 # A text that is the name of a module, wherever it is used.
 _MODULE = re.compile(r"tfe_bench(\.\w+)+(:\w+)?")
 

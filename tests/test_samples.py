@@ -11,15 +11,13 @@ import pytest
 
 from tests.cli.test_parser import _walk_parsers
 from tests.pages import import_page
+from tests.paths import ROOT
 from tfe_bench.__main__ import main, make_parser
 from tfe_bench.cli import common, job_record
 from tfe_bench.cluster import jobs
 from tfe_bench.cluster.config import ClusterConfig
 from tfe_bench.cluster.policy import WorkerPolicy
 from tfe_bench.queries import accepted, sql
-
-ROOT = Path(__file__).resolve().parents[1]
-
 
 samples = import_page("samples")
 PAGES = [pytest.param(page, id=page.stem) for page in samples.PAGES]

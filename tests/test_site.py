@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("mkdocs")
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
+pytest.importorskip("mkdocs")
 
 
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:

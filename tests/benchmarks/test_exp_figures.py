@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import tomllib
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.paths import ROOT
 from tfe_bench.benchmarks import prediction
 from tfe_bench.benchmarks.exp_study import fits, grid, levels, published
 from tfe_bench.errors import UsageError
@@ -106,13 +106,12 @@ def test_contradictions_of_the_published_figures_are_named() -> None:
 
 
 def test_published_tables_are_shipped() -> None:
-    root = Path(__file__).parents[2]
-    names = {p.name for p in (root / "benchmarks/exp_study/published").glob("*.csv")}
+    names = {p.name for p in (ROOT / "benchmarks/exp_study/published").glob("*.csv")}
     assert names == {
         *("comm.csv", "error.csv", "memory.csv", "netlevels.csv", "range.csv", "summary.csv"),
         *("time.csv", "time_fits.csv"),
     }
-    assert "*.csv" in (root / "setup.py").read_text()
-    assert "include benchmarks *.csv" in (root / "MANIFEST.in").read_text()
-    project = tomllib.loads((root / "pyproject.toml").read_text())
+    assert "*.csv" in (ROOT / "setup.py").read_text()
+    assert "include benchmarks *.csv" in (ROOT / "MANIFEST.in").read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert any(d.startswith("matplotlib") for d in project["project"]["dependencies"])

@@ -19,6 +19,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.benchmarks.conftest import USUAL
+from tests.paths import ROOT
 from tests.refusals import raises
 from tfe_bench.benchmarks import provenance
 from tfe_bench.benchmarks.provenance import Machine
@@ -291,9 +292,8 @@ def test_several_processes_append_whole_lines(tmp_path: Path) -> None:
         "r = Record.from_json(pathlib.Path(sys.argv[2]).read_text())\n"
         "[append_record(sys.argv[1], r) for _ in range(50)]\n"
     )
-    root = Path(__file__).resolve().parents[2]
     command = [sys.executable, "-c", code, str(path), str(tmp_path / "line")]
-    running = [subprocess.Popen(command, cwd=root) for _ in range(2)]
+    running = [subprocess.Popen(command, cwd=ROOT) for _ in range(2)]
     assert [process.wait(60) for process in running] == [0, 0]
     assert len(read_records(path)) == 100
 
@@ -399,9 +399,8 @@ def test_versions_are_found_without_importing_tensorflow_or_grpc() -> None:
         "from tfe_bench.protocols.session import fixedpoint\n"
         "print(json.dumps([provenance.versions(), sorted(sys.modules)]))"
     )
-    root = Path(__file__).resolve().parents[2]
     out = subprocess.run(
-        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
     versions, modules = json.loads(out)
     assert list(versions) == ["tfe_bench", "tensorflow", "numpy", "grpcio", "python"]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.commands import Done, run_command
+from tests.paths import ROOT
 from tfe_bench.__main__ import main
 
 Command = Callable[..., Done]
@@ -22,7 +23,7 @@ def plain_environment(**more: str) -> dict[str, str]:
     """Return this process's environment without variables that change a command's output."""
     changing = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "TF_CPP_MIN_LOG_LEVEL")
     kept = {k: v for k, v in os.environ.items() if k not in changing}
-    return {**kept, "PYTHONPATH": str(Path(__file__).parents[2]), **more}
+    return {**kept, "PYTHONPATH": str(ROOT), **more}
 
 
 @pytest.fixture

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.paths import ROOT
 from tfe_bench.__main__ import main
 from tfe_bench.benchmarks.report import annexes
 from tfe_bench.errors import ConfigError
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "adding_a_command.md"
+PAGE = ROOT / "docs" / "adding_a_command.md"
 _BLOCK = re.compile(r"^```\w+ file=(\S+)\n(.*?)^```$", re.M | re.S)
 _SECTIONS = """
 from tfe_bench.benchmarks.report.annexes import ReportSections

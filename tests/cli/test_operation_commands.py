@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from tests.cli.conftest import SharedCluster
+from tests.paths import ROOT
 from tfe_bench.__main__ import main
 from tfe_bench.benchmarks import operations
 from tfe_bench.benchmarks.records import Record, read_records
@@ -402,7 +403,7 @@ def test_what_is_checked_beforehand_needs_no_tensorflow(tmp_path: Path) -> None:
         text=True,
         cwd=tmp_path,
         timeout=60,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert done.returncode == USAGE and "numpy" in imported and "tensorflow" not in imported

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from tests.paths import ROOT
 from tfe_bench.benchmarks.records import Record, read_records
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def _on_terminal(
     from_us, for_it = pty.openpty()
     fcntl.ioctl(for_it, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
     plain = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "COLUMNS", "LINES")}
-    root = str(Path(__file__).parents[2])
+    root = str(ROOT)
     process = subprocess.Popen(
         [sys.executable, "-m", "tfe_bench", *arguments],
         stdin=for_it,
@@ -196,7 +197,7 @@ def _run_to_end(words: list[str], stdout: int, folder: Path) -> subprocess.Compl
         text=True,
         cwd=folder,
         timeout=60,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
 
 
@@ -216,7 +217,7 @@ def test_a_closed_standard_output_is_refused_before_anything_runs(tmp_path: Path
         text=True,
         cwd=tmp_path,
         timeout=60,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert done.stderr == (
         "tfe_bench: DataError: Standard output is closed. Redirect it: > /dev/null. "
@@ -291,7 +292,7 @@ def test_what_is_interrupted_leaves_no_folder_record_or_trace(
         stderr=subprocess.PIPE,
         text=True,
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         start_new_session=True,
     )
     time.sleep(seconds)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.paths import ROOT
 from tfe_bench.__main__ import make_parser
 
-ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "cluster" / "deploy"
 UNIT = "tfe-bench-worker@.service"
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.paths import ROOT
 from tests.refusals import raises
 from tfe_bench.cluster.ledger import (
     SUFFIX,
@@ -94,14 +95,13 @@ def test_what_cannot_be_written_is_not_told(
 
 def test_nothing_that_a_worker_runs_writes_files_by_what_names_their_path() -> None:
     """Errors of `atomic.write_atomically` contain the file's path: it is for commands alone."""
-    root = Path(__file__).parents[2]
     users = {
-        str(file.relative_to(root))
+        str(file.relative_to(ROOT))
         for folder in (
             *("cluster", "models", "protocols", "benchmarks/workloads"),
             *("tfe_bench/queries", "tfe_bench/arrays"),
         )
-        for file in (root / folder).rglob("*.py")
+        for file in (ROOT / folder).rglob("*.py")
         if "atomic.write_atomically(" in file.read_text(encoding="utf-8")
     }
     assert users == set()

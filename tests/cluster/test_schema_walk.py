@@ -8,16 +8,15 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.paths import ROOT
 from tfe_bench.cluster import json_limits
 from tfe_bench.cluster.schema import Header, Mismatch, Request, Rule
 from tfe_bench.errors import ProtocolError, TfeBenchError
 
-ROOT = Path(__file__).resolve().parents[2]
 # More elements than a test creates.
 _MOST_CREATED = 1 << 20
 

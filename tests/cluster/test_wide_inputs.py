@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.cluster.lies import alter_header, alter_messages
+from tests.paths import ROOT
 from tests.refusals import raises
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.cluster.launch import LocalCluster
@@ -48,7 +48,7 @@ def doubling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]
     (about / "entry_points.txt").write_text("[tfe_bench.programs]\ndouble = doubling:PROGRAM\n")
     paths = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
     with pytest.MonkeyPatch.context() as patch:
-        root = str(Path(__file__).parents[2])
+        root = str(ROOT)
         patch.setenv("PYTHONPATH", os.pathsep.join([str(site), *paths, root]))
         with LocalCluster() as cluster:
             yield cluster

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests import compiled
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 CORE = ROOT / "protocols" / "kernels" / "core"
 TESTS = sorted(Path(__file__).parent.glob("*_test.cc"))
 AVX2 = ["-mavx2", "-mbmi2", "-mfma", "-maes"]

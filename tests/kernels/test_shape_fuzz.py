@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.paths import ROOT
+
 FUZZ = Path(__file__).with_name("shape_fuzz.py")
 WAITING = ["Recv"]  # its session has ended in the fuzz: it would wait for a message
 
@@ -15,7 +17,7 @@ WAITING = ["Recv"]  # its session has ended in the fuzz: it would wait for a mes
 def _run_fuzz(*words: int) -> tuple[list[str], int, str]:
     done = subprocess.run(
         [sys.executable, str(FUZZ), *map(str, words)],
-        cwd=FUZZ.parents[2],
+        cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=7200,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,14 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.utils import estimator_checks
 
+from tests.paths import ROOT
 from tests.refusals import raises, refuses
 from tfe_bench import LocalCluster
 from tfe_bench import sklearn as private
 from tfe_bench.errors import ConfigError, RangeError, TfeBenchError, UsageError
 from tfe_bench.models.estimators.estimator import Unlearnable
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "scikit_learn.md"
+PAGE = ROOT / "docs" / "scikit_learn.md"
 NEAR = "the rounding of fixed point is random, and the check compares to 1e-7"
 # Checks of scikit-learn that a private estimator cannot pass; the page names each.
 FAILING = {

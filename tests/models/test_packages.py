@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
+from tests.paths import ROOT
 from tfe_bench.cli import worker
 from tfe_bench.cluster import jobs
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "adding_a_layer.md"
+PAGE = ROOT / "docs" / "adding_a_layer.md"
 _BLOCK = re.compile(
     r"^```\w+ (?:file=(\S+)|skip takes the package installed)\n(.*?)^```$", re.M | re.S
 )

@@ -11,12 +11,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.pages import import_page
+from tests.paths import ROOT
 from tests.protocols import test_widths
 from tests.refusals import raises
 from tfe_bench.errors import ProtocolError, UsageError
@@ -38,7 +38,6 @@ from tfe_bench.protocols.session.counting import CostParty, Private, cost_of, co
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
-ROOT = Path(__file__).parents[2]
 operations = import_page("operations")
 WITHOUT_TENSORFLOW = """
 import json, sys

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.paths import ROOT
 from tests.refusals import raises
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.order import sort
 from tfe_bench.protocols.order.sort_plan import SortPlan, odd_even_merge
 
-ROOT = Path(__file__).resolve().parents[2]
 Array = np.ndarray[Any, Any]
 
 

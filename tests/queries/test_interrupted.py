@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.paths import ROOT
 from tests.queries.test_noise import make_budgeted, rows_of
 from tests.queries.test_spending import Workers
 from tests.refusals import raises
@@ -18,7 +19,6 @@ from tfe_bench.cluster import ledger
 from tfe_bench.errors import PolicyError
 from tfe_bench.queries.programs import query
 
-ROOT = Path(__file__).resolve().parents[3]
 ROWS = make_budgeted(rows_of(12, 1), budget=ledger.parse_privacy_loss("0.3"))
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.paths import ROOT
 from tests.refusals import raises
 from tests.tf_encrypted.simulated import tfe
 from tfe_bench.__main__ import main
@@ -21,8 +22,6 @@ from tfe_bench.benchmarks.tf_encrypted_programs.checkout import TestOutcome
 from tfe_bench.errors import ConfigError, UsageError
 from tfe_bench.tf_encrypted import checkout
 from tfe_bench.tf_encrypted.config import get_config, set_config
-
-ROOT = Path(__file__).resolve().parents[2]
 
 TESTS = """
 import time, unittest

@@ -16,13 +16,13 @@ import pytest
 
 from tests import compiled
 from tests.benchmarks.technologies import ristretto
+from tests.paths import ROOT
 from tests.refusals import raises
 from tfe_bench.__main__ import main
 from tfe_bench.benchmarks.technologies.functional import curve, curve_build, curve_library
 from tfe_bench.benchmarks.technologies.functional.curve import ORDER, Bytes, Rows, Table
 from tfe_bench.errors import DataError, OpsMissing, RangeError, TfeBenchError, UsageError
 
-ROOT = Path(__file__).resolve().parents[3]
 KERNELS = ROOT / "benchmarks" / "technologies" / "functional" / "kernels"
 IFMA = ["-mavx2", "-mavx512f", "-mavx512vl", "-mavx512ifma"]
 EDGES = (0, 1, 2, ORDER - 1, ORDER, ORDER + 1, 2 * ORDER, 2**252, 2**253 - 1, 2**255, 2**256 - 1)

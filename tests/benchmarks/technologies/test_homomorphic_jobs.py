@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.paths import ROOT
 from tests.refusals import raises
 from tfe_bench.benchmarks.technologies.homomorphic import (
     costs,
@@ -379,7 +379,7 @@ def _make_handler(kind: str) -> Any:
 
 
 def test_processes_give_every_result_or_say_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(Path(__file__).parents[3])  # programs find this module there
+    monkeypatch.syspath_prepend(ROOT)  # programs find this module there
     items = list(range(5))
     assert dict(processes.run_spread(_make_handler, ("",), items, 2)) == {i: i * i for i in items}
     assert list(processes.run_spread(_make_handler, ("",), [])) == []

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.paths import ROOT
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.models.layers.base.operations import ProtocolSetting
 from tfe_bench.models.training import state, step
@@ -106,7 +106,7 @@ def _is_set(x: ast.expr) -> bool:
 def test_no_loop_goes_over_a_set(folder: str) -> None:
     """Sets of texts have another order in each process, but all parties must send in one order."""
     offenders = []
-    for path in sorted((Path(__file__).resolve().parents[3] / folder).rglob("*.py")):
+    for path in sorted((ROOT / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, (ast.For, ast.comprehension)):
                 iterated = node.iter
