@@ -1,150 +1,130 @@
-"""Checks of a record's fields: plain numbers, texts and JSON, with errors that name the field."""
+"""Base classes of records, which are lines of JSON, and the rules of their fields."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
-from tfe_bench.errors import DataError, UsageError, did_you_mean
+from tfe_bench.cluster.schema import Header, Mismatch, Rule, integer_rule, label_rule, list_rule
+from tfe_bench.errors import DataError, UsageError
 
 PerParty = tuple[int, int, int]
 
 
-def to_python_number(value: Any) -> Any:
-    """Convert a NumPy scalar to a Python number, without importing NumPy."""
-    return value.item() if type(value).__module__ == "numpy" and hasattr(value, "item") else value
+def to_plain_json(value: Any) -> Any:
+    """Convert NumPy scalars, tuples and mappings to JSON values; others stay.
 
-
-def check_record_text(name: str, value: object) -> str:
-    """Return a text that is not empty."""
-    if not isinstance(value, str) or not value:
-        raise UsageError(
-            f"Expected a text that is not empty as {name}. Received: {value!r}.",
-            code="wrong-type",
-            operation=name,
-            received=value,
-        )
-    return value
-
-
-def check_record_bool(name: str, value: object) -> bool:
-    """Return True or False."""
-    value = to_python_number(value)
-    if not isinstance(value, bool):
-        raise UsageError(
-            f"Expected true or false as {name}. Received: {value!r}.",
-            code="wrong-type",
-            operation=name,
-            received=value,
-        )
-    return value
-
-
-def check_record_count(name: str, value: object) -> int:
-    """Return an integer from 0."""
-    value = to_python_number(value)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise UsageError(
-            f"Expected an integer of at least 0 as {name}. Received: {value!r}.",
-            code="not-a-count",
-            operation=name,
-            received=value,
-        )
-    return value
-
-
-def check_record_number(name: str, value: object, *, finite: bool = True) -> float:
-    """Return a real from 0; any real unless it must be finite."""
-    value = to_python_number(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UsageError(
-            f"Expected a number as {name}. Received: {value!r}.",
-            code="not-a-number",
-            operation=name,
-            received=value,
-        )
-    try:
-        value = float(value)
-    except OverflowError:
-        value = math.inf
-    if finite and not (math.isfinite(value) and value >= 0):
-        raise UsageError(
-            f"Expected a finite number of at least 0 as {name}. Received: {value!r}.",
-            code="number-out-of-range",
-            operation=name,
-            received=value,
-        )
-    return value
-
-
-def check_per_party(
-    check: Callable[[str, object], Any],
-) -> Callable[[str, object], tuple[Any, ...]]:
-    """Return a check of one entry per party."""
-
-    def check_entries(name: str, value: object) -> tuple[Any, ...]:
-        if not isinstance(value, list | tuple) or len(value) != 3:
-            raise UsageError(
-                f"Expected one entry per party as {name}. Received: {value!r}.",
-                code="wrong-number-of-values",
-                operation=name,
-                received=value,
-            )
-        return tuple(check(name, v) for v in value)
-
-    return check_entries
-
-
-def copy_json_object(name: str, value: object) -> dict[str, Any]:
-    """Return a deep copy with lists for tuples, so that a record equals its stored form."""
-    if not isinstance(value, Mapping) or not all(isinstance(k, str) for k in value):
-        raise UsageError(
-            f"Expected an object of values by name as {name}. Received: {value!r}.",
-            code="not-an-object",
-            operation=name,
-            received=value,
-        )
-    return {k: _copy_json_value(f"{name}.{k}", v) for k, v in value.items()}
-
-
-def _copy_json_value(name: str, value: Any) -> Any:
-    value = to_python_number(value)
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float) and math.isfinite(value):
-        return value
+    Containers are copied, and NumPy is not imported.
+    """
+    if type(value).__module__ == "numpy" and hasattr(value, "item"):
+        return value.item()
     if isinstance(value, list | tuple):
-        return [_copy_json_value(name, v) for v in value]
+        return [to_plain_json(v) for v in value]
     if isinstance(value, Mapping):
-        return copy_json_object(name, value)
-    raise UsageError(
-        f"Expected a JSON value as {name}. Received: {type(value).__name__}.",
-        code="wrong-type",
-        operation=name,
-        received=type(value).__name__,
-    )
+        return {key: to_plain_json(v) for key, v in value.items()}
+    return value
 
 
-def check_record_field_names(
-    subject: str, names: Mapping[str, object], known: list[str], optional: Sequence[str] = ()
-) -> None:
-    """Reject unknown and missing fields (DataError)."""
-    for name in names:
-        if name not in known:
-            hint = did_you_mean(name, known)
+def _read_amount(value: object) -> float:
+    if type(value) not in (int, float):
+        raise Mismatch("a finite number of at least 0")
+    assert isinstance(value, int | float)
+    if not 0 <= value <= sys.float_info.max:  # (NaN is neither)
+        raise Mismatch("a finite number of at least 0", "number-out-of-range")
+    return float(value)
+
+
+def _read_json_object(value: object) -> dict[str, Any]:
+    try:
+        stored = json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError, RecursionError):
+        stored = None
+    if not isinstance(stored, dict) or stored != value:  # (JSON turns other keys into texts)
+        raise Mismatch("an object of finite JSON values by name")
+    return stored
+
+
+TEXT, COUNT = label_rule(1 << 20, 1, "wrong-type"), integer_rule(0, (1 << 64) - 1)
+AMOUNT, JSON_OBJECT = Rule(_read_amount), Rule(_read_json_object)
+PER_PARTY = list_rule(COUNT, 3, 3)
+
+
+@dataclass(frozen=True, eq=False)
+class RecordPart(Header, is_complete=True):
+    """Base of parts of records: their values are checked when an object is created.
+
+    Raises:
+        UsageError: a field's rule does not accept its value.
+    """
+
+    def __post_init__(self) -> None:
+        for name in self.field_names():
+            object.__setattr__(self, name, to_plain_json(getattr(self, name)))
+        self.check_fields()
+
+
+@dataclass(frozen=True, eq=False)
+class RecordLine(RecordPart):
+    """Base of records.
+
+    Attributes:
+        schema: the field "schema" of its JSON object.
+        later_fields: fields that lines of earlier versions lack; they are read as None.
+    """
+
+    schema: ClassVar[Any]
+    later_fields: ClassVar[tuple[str, ...]] = ()
+
+    def to_json(self) -> str:
+        """Return the record as one line of ASCII JSON, with the field "schema"."""
+        return json.dumps({"schema": self.schema, **self.to_header()}, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Return the record that `to_json` wrote.
+
+        Raises:
+            DataError: not JSON, another schema, unknown or missing fields, or wrong values.
+        """
+        try:
+            flat = json.loads(text, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as error:
             raise DataError(
-                f"Unknown field {name!r} of the {subject}.{hint} A newer version may have "
-                "written it.",
-                code="unknown-field",
-                operation=subject,
-                received=name,
+                f"Expected one JSON object as {cls._subject}. Received: {error}.",
+                code="invalid-json",
+                operation=cls._subject,
+            ) from error
+        if not isinstance(flat, dict):
+            raise DataError(
+                f"Expected one JSON object as {cls._subject}. Received: {type(flat).__name__}.",
+                code="not-an-object",
+                operation=cls._subject,
+                received=type(flat).__name__,
             )
-    missing = [name for name in known if name not in names and name not in optional]
-    if missing:
-        raise DataError(
-            f"The {subject} lacks {', '.join(missing)}.",
-            code="missing-field",
-            operation=subject,
-            expected=", ".join(missing),
-        )
+        schema = flat.pop("schema", None)
+        if type(schema) is not type(cls.schema) or schema != cls.schema:
+            raise DataError(
+                f"Expected schema {cls.schema!r} in {cls._subject}. Received: {schema!r}. "
+                "Read the file with the version that wrote it.",
+                code="unsupported-format",
+                operation="schema",
+                received=schema,
+                expected=cls.schema,
+            )
+        try:
+            return cls.from_header({**dict.fromkeys(cls.later_fields), **flat})
+        except UsageError as error:
+            raise DataError(
+                str(error),
+                code=error.code,
+                operation=error.operation,
+                received=error.received,
+                expected=error.expected,
+            ) from error
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")

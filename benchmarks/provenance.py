@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Final
 
 import tfe_bench
-from tfe_bench.benchmarks import fields
+from tfe_bench.benchmarks.fields import COUNT, TEXT, RecordPart
+from tfe_bench.cluster.schema import declare_field
 
 VERSIONED: Final = ("tfe_bench", "tensorflow", "numpy", "grpcio", "python")
 
@@ -23,8 +24,8 @@ _DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+@dataclass(frozen=True)
+class Machine(RecordPart, subject="the machine of a record"):
     """The machine that ran the client, and with "local" the workers too.
 
     Args:
@@ -34,17 +35,10 @@ class Machine:
         kernel: system and release.
     """
 
-    cpu: str
-    cores: int
-    memory_bytes: int
-    kernel: str
-
-    def __post_init__(self) -> None:
-        fields.check_record_text("machine.cpu", self.cpu)
-        fields.check_record_text("machine.kernel", self.kernel)
-        for name in ("cores", "memory_bytes"):
-            value = fields.check_record_count(f"machine.{name}", getattr(self, name))
-            object.__setattr__(self, name, value)
+    cpu: str = declare_field(TEXT)
+    cores: int = declare_field(COUNT)
+    memory_bytes: int = declare_field(COUNT)
+    kernel: str = declare_field(TEXT)
 
 
 def read_machine_facts() -> Machine:

@@ -7,28 +7,46 @@ to be published: it holds no data and no host names, and of the cluster's file o
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import fcntl
-import functools
 import json
 import math
 import os
 import stat
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, Protocol, cast
+from typing import Any, ClassVar, Final, Protocol, cast
 
-from tfe_bench.benchmarks import fields
-from tfe_bench.benchmarks.fields import PerParty
+from tfe_bench.benchmarks.fields import (
+    AMOUNT,
+    COUNT,
+    JSON_OBJECT,
+    PER_PARTY,
+    TEXT,
+    PerParty,
+    RecordLine,
+    RecordPart,
+)
 from tfe_bench.benchmarks.provenance import (
     VERSIONED,
     Machine,
     commit,
     read_machine_facts,
     versions,
+)
+from tfe_bench.cluster.schema import (
+    Mismatch,
+    Rule,
+    declare_field,
+    flag_field,
+    flag_rule,
+    header_rule,
+    list_field,
+    list_rule,
+    mapping_rule,
+    optional_rule,
 )
 from tfe_bench.errors import DataError, UsageError
 
@@ -40,42 +58,30 @@ _LATER: Final = (
     *("links", "agreement", "error"),
 )
 
-_UNBOUNDED: Mapping[str, float] = {
-    "NaN": math.nan,
-    "Infinity": math.inf,
-    "-Infinity": -math.inf,
-}
-_UNBOUNDED_NAMES: Mapping[str, str] = {str(value): name for name, value in _UNBOUNDED.items()}
+_MOST_TIMES: Final = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Seconds:
+@dataclass(frozen=True)
+class Seconds(RecordPart, subject="seconds of a record"):
     """Wall-clock run times in seconds, in the order of measurement.
 
     Raises:
         UsageError: no times, a negative or non-finite one, or figures that disagree.
     """
 
-    median: float
-    min: float
-    max: float
-    all: tuple[float, ...]
+    median: float = declare_field(AMOUNT)
+    min: float = declare_field(AMOUNT)
+    max: float = declare_field(AMOUNT)
+    all: tuple[float, ...] = list_field(AMOUNT, 1, _MOST_TIMES)
 
     def __post_init__(self) -> None:
-        times = tuple(fields.check_record_number("seconds.all", t) for t in self.all)
-        if not times:
-            raise UsageError(
-                "Expected at least one time in seconds.all. Received: none.",
-                code="empty-input",
-                operation="seconds.all",
-            )
-        object.__setattr__(self, "all", times)
+        super().__post_init__()
         for name, expected in (
-            ("median", statistics.median(times)),
-            ("min", min(times)),
-            ("max", max(times)),
+            ("median", statistics.median(self.all)),
+            ("min", min(self.all)),
+            ("max", max(self.all)),
         ):
-            received = fields.check_record_number(f"seconds.{name}", getattr(self, name))
+            received = getattr(self, name)
             if not math.isclose(received, expected, rel_tol=1e-9, abs_tol=1e-12):
                 raise UsageError(
                     f"Expected seconds.{name} to be {expected!r}, as computed from seconds.all. "
@@ -84,7 +90,6 @@ class Seconds:
                     operation=name,
                     received=received,
                 )
-            object.__setattr__(self, name, received)
 
     @classmethod
     def from_times(cls, times: Iterable[float]) -> Seconds:
@@ -104,8 +109,57 @@ def current_record_time() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+def _read_time(value: object) -> str:
+    try:
+        offset = datetime.fromisoformat(cast(str, value)).utcoffset()
+    except (TypeError, ValueError):
+        offset = None
+    if offset != timedelta(0):
+        expected = f"a time in UTC by ISO 8601, such as {current_record_time()!r}"
+        raise Mismatch(expected, code="invalid-time")
+    return cast(str, value)
+
+
+def _read_file_name(value: object) -> str:
+    name: str = TEXT.read(value)
+    if "/" in name or "\\" in name:
+        raise Mismatch("a file name without folders", "invalid-name")
+    return name
+
+
+def _read_versions(value: object) -> dict[str, str | None]:
+    texts = mapping_rule(_TEXT_OR_NONE, len(VERSIONED)).read(value)
+    if set(texts) != set(VERSIONED):
+        raise Mismatch(f"an object of exactly {', '.join(VERSIONED)}", "unknown-name")
+    return {name: texts[name] for name in VERSIONED}
+
+
+def _read_error(value: object) -> float:
+    if value in ("NaN", "Infinity", "-Infinity"):  # (JSON has no such numbers)
+        return float(value)
+    if type(value) not in (int, float):
+        raise Mismatch('a number, "NaN", "Infinity" or "-Infinity"')
+    try:
+        return float(cast(float, value))
+    except OverflowError:
+        return math.inf
+
+
+def _write_error(value: float) -> float | str:
+    return value if math.isfinite(value) else json.dumps(value)
+
+
+TIME = Rule(_read_time)
+_TEXT_OR_NONE, _COUNT_OR_NONE = optional_rule(TEXT), optional_rule(COUNT)
+_AMOUNT_OR_NONE, _OBJECT_OR_NONE = optional_rule(AMOUNT), optional_rule(JSON_OBJECT)
+_COUNTS_OR_NONE = optional_rule(PER_PARTY)
+_AMOUNTS_OR_NONE = optional_rule(list_rule(AMOUNT, 3, 3))
+_LINKS_OR_NONE = optional_rule(list_rule(PER_PARTY, 3, 3))
+_OBJECTS_OR_NONE = optional_rule(list_rule(JSON_OBJECT, 3, 3))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record(RecordLine, subject="a record of this version"):
     """One measurement.
 
     Lists of three hold one figure per party. None means "not measured" (another
@@ -156,60 +210,46 @@ class Record:
         UsageError: a field has another type, or impossible figures.
     """
 
-    workload: str
-    parameters: Mapping[str, Any]
-    repeats: int
-    seconds: Seconds
-    build_seconds: float | None
-    start_seconds: float | None
-    share_seconds: float | None
-    bytes_sent: PerParty | None
-    frame_bytes: PerParty | None
-    rounds: int | None
-    rounds_ahead: int | None
-    peak_memory: PerParty | None
-    idle_memory: PerParty | None
-    correct: bool | None
-    max_error: float | None
-    ring: int
-    fractional_bits: int
-    protocol: str
-    profile: str
-    profile_emulation: str | None
-    tls: bool
-    cluster: str
-    versions: Mapping[str, str | None] = field(default_factory=versions)
-    machine: Machine = field(default_factory=read_machine_facts)
-    commit: str | None = field(default_factory=commit)
-    time: str = field(default_factory=current_record_time)
-    cpu_seconds: tuple[float, float, float] | None = None
-    messages: PerParty | None = None
-    bytes_by_link: tuple[PerParty, ...] | None = None
-    breakdown: tuple[Mapping[str, Any], ...] | None = None
-    prediction: Mapping[str, Any] | None = None
-    links: Mapping[str, Any] | None = None
-    agreement: Mapping[str, Any] | None = None
-    error: Mapping[str, Any] | None = None
+    schema: ClassVar[int] = SCHEMA
+    later_fields: ClassVar[tuple[str, ...]] = _LATER
+
+    workload: str = declare_field(TEXT)
+    parameters: Mapping[str, Any] = declare_field(JSON_OBJECT)
+    repeats: int = declare_field(COUNT)
+    seconds: Seconds = declare_field(header_rule(Seconds))
+    build_seconds: float | None = declare_field(_AMOUNT_OR_NONE)
+    start_seconds: float | None = declare_field(_AMOUNT_OR_NONE)
+    share_seconds: float | None = declare_field(_AMOUNT_OR_NONE)
+    bytes_sent: PerParty | None = declare_field(_COUNTS_OR_NONE)
+    frame_bytes: PerParty | None = declare_field(_COUNTS_OR_NONE)
+    rounds: int | None = declare_field(_COUNT_OR_NONE)
+    rounds_ahead: int | None = declare_field(_COUNT_OR_NONE)
+    peak_memory: PerParty | None = declare_field(_COUNTS_OR_NONE)
+    idle_memory: PerParty | None = declare_field(_COUNTS_OR_NONE)
+    correct: bool | None = declare_field(optional_rule(flag_rule))
+    max_error: float | None = declare_field(optional_rule(Rule(_read_error, _write_error)))
+    ring: int = declare_field(COUNT)
+    fractional_bits: int = declare_field(COUNT)
+    protocol: str = declare_field(TEXT)
+    profile: str = declare_field(TEXT)
+    profile_emulation: str | None = declare_field(_TEXT_OR_NONE)
+    tls: bool = flag_field()
+    cluster: str = declare_field(Rule(_read_file_name))
+    versions: Mapping[str, str | None] = declare_field(Rule(_read_versions), factory=versions)
+    machine: Machine = declare_field(header_rule(Machine), factory=read_machine_facts)
+    commit: str | None = declare_field(_TEXT_OR_NONE, factory=commit)
+    time: str = declare_field(TIME, factory=current_record_time)
+    cpu_seconds: tuple[float, float, float] | None = declare_field(_AMOUNTS_OR_NONE, None)
+    messages: PerParty | None = declare_field(_COUNTS_OR_NONE, None)
+    bytes_by_link: tuple[PerParty, ...] | None = declare_field(_LINKS_OR_NONE, None)
+    breakdown: tuple[Mapping[str, Any], ...] | None = declare_field(_OBJECTS_OR_NONE, None)
+    prediction: Mapping[str, Any] | None = declare_field(_OBJECT_OR_NONE, None)
+    links: Mapping[str, Any] | None = declare_field(_OBJECT_OR_NONE, None)
+    agreement: Mapping[str, Any] | None = declare_field(_OBJECT_OR_NONE, None)
+    error: Mapping[str, Any] | None = declare_field(_OBJECT_OR_NONE, None)
 
     def __post_init__(self) -> None:
-        for record_field in dataclasses.fields(self):
-            value, check = getattr(self, record_field.name), _find_record_field_check(record_field)
-            if check is not None and not (value is None and _is_optional(record_field)):
-                object.__setattr__(self, record_field.name, check(record_field.name, value))
-        if "/" in self.cluster or "\\" in self.cluster:
-            raise UsageError(
-                f"Expected a file name without folders as cluster. Received: {self.cluster!r}.",
-                code="invalid-name",
-                operation="cluster",
-                received=self.cluster,
-            )
-        if not isinstance(self.seconds, Seconds) or not isinstance(self.machine, Machine):
-            raise UsageError(
-                "Expected a Seconds as `seconds` and a Machine as `machine`. Received: "
-                "another type.",
-                code="wrong-type",
-                operation="seconds, machine",
-            )
+        super().__post_init__()
         if self.repeats != len(self.seconds.all):
             raise UsageError(
                 f"Expected as many repeats as times. Received: {self.repeats} repeats and "
@@ -218,149 +258,6 @@ class Record:
                 operation="repeats",
                 received=self.repeats,
             )
-
-    def to_json(self) -> str:
-        """Return the record as one line of ASCII JSON, with the field "schema".
-
-        A max_error that is NaN or infinite is written as "NaN", "Infinity" or "-Infinity",
-        since JSON has no such numbers.
-        """
-        flat = {"schema": SCHEMA, **asdict(self)}
-        error = self.max_error
-        if error is not None and not math.isfinite(error):
-            flat["max_error"] = _UNBOUNDED_NAMES[str(error)]
-        return json.dumps(flat, allow_nan=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> Record:
-        """Return the record that `to_json` wrote.
-
-        Raises:
-            DataError: not JSON, another schema, unknown or missing fields, or wrong types.
-        """
-        try:
-            flat = json.loads(text, parse_constant=_refuse_record_constant)
-        except (ValueError, RecursionError) as error:
-            raise DataError(
-                f"Expected one JSON object as a record. Received: {error}.",
-                code="invalid-json",
-                operation="record",
-            ) from error
-        if not isinstance(flat, dict):
-            raise DataError(
-                f"Expected one JSON object as a record. Received: {type(flat).__name__}.",
-                code="not-an-object",
-                operation="record",
-                received=type(flat).__name__,
-            )
-        schema = flat.pop("schema", None)
-        if type(schema) is not int or schema != SCHEMA:
-            raise DataError(
-                f"Expected a record of schema {SCHEMA}. Received: schema {schema!r}.",
-                code="unsupported-format",
-                operation="schema",
-                received=schema,
-            )
-        fields.check_record_field_names(
-            "record", flat, [f.name for f in dataclasses.fields(cls)], _LATER
-        )
-        for name, part in (("seconds", Seconds), ("machine", Machine)):
-            if not isinstance(flat[name], dict):
-                raise DataError(
-                    f"Expected an object as {name} of the record. Received: {flat[name]!r}.",
-                    code="not-an-object",
-                    operation=name,
-                    received=flat[name],
-                )
-            fields.check_record_field_names(
-                name, flat[name], [f.name for f in dataclasses.fields(part)]
-            )
-        if isinstance(flat["max_error"], str):
-            flat["max_error"] = _UNBOUNDED.get(flat["max_error"], flat["max_error"])
-        if not isinstance(flat["seconds"]["all"], list):
-            raise DataError(
-                "Expected a list as seconds.all. Received: another type.",
-                code="not-a-list",
-                operation="seconds.all",
-            )
-        try:
-            flat["seconds"] = Seconds(**flat["seconds"])
-            flat["machine"] = Machine(**flat["machine"])
-            return cls(**flat)
-        except UsageError as error:
-            raise DataError(
-                f"The record is invalid. {error}",
-                code=error.code,
-                operation=error.operation,
-                received=error.received,
-                expected=error.expected,
-            ) from error
-
-
-def _check_versions(_: str, value: object) -> dict[str, str | None]:
-    if not isinstance(value, Mapping) or set(value) != set(VERSIONED):
-        raise UsageError(
-            f"Expected exactly the names {', '.join(VERSIONED)} in versions. Received: {value!r}.",
-            code="unknown-name",
-            operation="versions",
-            received=value,
-        )
-    for name, version in value.items():
-        if version is not None:
-            fields.check_record_text(f"versions.{name}", version)
-    return {name: value[name] for name in VERSIONED}
-
-
-def check_record_time(_: str, value: object) -> str:
-    """Return a time in the format of `current_record_time`."""
-    try:
-        offset = datetime.fromisoformat(cast(str, value)).utcoffset()
-    except (TypeError, ValueError):
-        offset = None
-    if offset != timedelta(0):
-        raise UsageError(
-            f"Expected a time in UTC by ISO 8601, such as {current_record_time()!r}. Received: "
-            f"{value!r}.",
-            code="invalid-time",
-            operation="time",
-            received=value,
-        )
-    return cast(str, value)
-
-
-def _refuse_record_constant(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")
-
-
-# By the field, or else by its type as it is written above.
-_CHECKS: Final[Mapping[str, Callable[[str, object], Any]]] = {
-    "max_error": functools.partial(fields.check_record_number, finite=False),
-    "versions": _check_versions,
-    "time": check_record_time,
-    "str": fields.check_record_text,
-    "int": fields.check_record_count,
-    "float": fields.check_record_number,
-    "bool": fields.check_record_bool,
-    "Mapping[str, Any]": fields.copy_json_object,
-    "PerParty": fields.check_per_party(fields.check_record_count),
-    "tuple[float, float, float]": fields.check_per_party(fields.check_record_number),
-    "tuple[PerParty, ...]": fields.check_per_party(
-        fields.check_per_party(fields.check_record_count)
-    ),
-    "tuple[Mapping[str, Any], ...]": fields.check_per_party(fields.copy_json_object),
-}
-
-
-def _find_record_field_check(
-    record_field: dataclasses.Field[Any],
-) -> Callable[[str, object], Any] | None:
-    return _CHECKS.get(record_field.name) or _CHECKS.get(
-        str(record_field.type).removesuffix(" | None")
-    )
-
-
-def _is_optional(record_field: dataclasses.Field[Any]) -> bool:
-    return str(record_field.type).endswith(" | None")
 
 
 class JsonLine(Protocol):

@@ -266,8 +266,11 @@ def optional_rule(rule: Rule) -> Rule:
 
 
 def header_rule(header: type[Header]) -> Rule:
-    """Return a rule for a header within another one."""
-    return Rule(header.from_header, lambda value: value.to_header())
+    """Return a rule for a header within another one; an object of the class stays."""
+    return Rule(
+        lambda value: value if isinstance(value, header) else header.from_header(value),
+        lambda value: value.to_header(),
+    )
 
 
 def nested_field(request: type[Request], *, default: Any = MISSING) -> Any:
@@ -366,13 +369,16 @@ class Request:
         )
 
     def check_fields(self) -> None:
-        """Check the values of an object that was created directly, as if they had been read.
+        """Read the values of an object that was created directly; it gets what the rules return.
 
         Raises:
             UsageError: a rule does not accept a value.
         """
         values = {name: getattr(self, name) for name in self.field_names()}
-        _read_fields(type(self), values, type(self).__name__, UsageError)
+        for name, value in _read_fields(
+            type(self), values, type(self).__name__, UsageError
+        ).items():
+            object.__setattr__(self, name, value)
 
     def to_parameters(self) -> dict[str, Any]:
         """Return the JSON values of the fields; defaults are left out."""

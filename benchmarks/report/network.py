@@ -6,11 +6,11 @@ import statistics
 from dataclasses import dataclass
 from typing import Any
 
-from tfe_bench.benchmarks import fields
+from tfe_bench.benchmarks.fields import AMOUNT
 from tfe_bench.benchmarks.records import Record
 from tfe_bench.benchmarks.report.comparison_columns import plain_profile
 from tfe_bench.cluster.profiles import PROFILES
-from tfe_bench.errors import UsageError
+from tfe_bench.cluster.schema import Mismatch
 
 
 @dataclass(frozen=True)
@@ -46,20 +46,15 @@ def _measured_delay(links: Any) -> float | None:
     """Return the mean one-way delay in seconds; a record from elsewhere may hold malformed ones."""
     try:
         values = links["one_way_ms"].values()
-        return (
-            statistics.fmean(fields.check_record_number("one_way_ms", value) for value in values)
-            / 1000
-        )
-    except (TypeError, KeyError, AttributeError, ValueError, UsageError):
+        return statistics.fmean(map(AMOUNT.read, values)) / 1000
+    except (TypeError, KeyError, AttributeError, ValueError, Mismatch):
         return None
 
 
 def predicted_seconds(record: Record) -> float | None:
     """Return the predicted time in seconds, if the record has one."""
     try:
-        value = fields.check_record_number(
-            "seconds", (record.prediction or {})["seconds"][plain_profile(record)]
-        )
-    except (TypeError, KeyError, UsageError):
+        predicted = (record.prediction or {})["seconds"][plain_profile(record)]
+        return AMOUNT.read(predicted) or None
+    except (TypeError, KeyError, Mismatch):
         return None
-    return value or None

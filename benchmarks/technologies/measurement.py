@@ -6,20 +6,26 @@ parties: it has named figures, each with a unit, and lists those that are modele
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, ClassVar, Final
 
-from tfe_bench.benchmarks import fields
+from tfe_bench.benchmarks.fields import JSON_OBJECT, TEXT, RecordLine
 from tfe_bench.benchmarks.provenance import Machine, commit, read_machine_facts
-from tfe_bench.benchmarks.records import Seconds, check_record_time, current_record_time
+from tfe_bench.benchmarks.records import TIME, Seconds, current_record_time
 from tfe_bench.benchmarks.report.annexes import AnnexRecord
-from tfe_bench.errors import DataError, UsageError
+from tfe_bench.cluster.schema import (
+    declare_field,
+    flag_rule,
+    header_rule,
+    list_field,
+    optional_rule,
+)
+from tfe_bench.errors import UsageError
 
 SCHEMA: Final = "technologies 1"
+_MOST_FIGURES: Final = 1 << 16
 
 # The libraries whose versions a measurement contains.
 LIBRARIES: Final = ("numpy", "seal-python", "gmpy2", "tenseal", "tensorflow")
@@ -36,8 +42,8 @@ def list_versions() -> dict[str, str]:
     return versions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement(AnnexRecord):
+@dataclass(frozen=True, kw_only=True)
+class Measurement(RecordLine, AnnexRecord, subject="a measurement of this version"):
     """The cost of one job by one technology.
 
     Args:
@@ -61,26 +67,20 @@ class Measurement(AnnexRecord):
 
     schema: ClassVar[str] = SCHEMA
 
-    technology: str
-    job: str
-    parameters: Mapping[str, Any]
-    seconds: Seconds | None
-    figures: Mapping[str, Any]
-    modeled: tuple[str, ...] = ()
-    correct: bool | None = None
-    libraries: Mapping[str, str] = field(default_factory=list_versions)
-    machine: Machine = field(default_factory=read_machine_facts)
-    commit: str | None = field(default_factory=commit)
-    time: str = field(default_factory=current_record_time)
+    technology: str = declare_field(TEXT)
+    job: str = declare_field(TEXT)
+    parameters: Mapping[str, Any] = declare_field(JSON_OBJECT)
+    seconds: Seconds | None = declare_field(optional_rule(header_rule(Seconds)))
+    figures: Mapping[str, Any] = declare_field(JSON_OBJECT)
+    modeled: tuple[str, ...] = list_field(TEXT, 0, _MOST_FIGURES, default=())
+    correct: bool | None = declare_field(optional_rule(flag_rule), None)
+    libraries: Mapping[str, str] = declare_field(JSON_OBJECT, factory=list_versions)
+    machine: Machine = declare_field(header_rule(Machine), factory=read_machine_facts)
+    commit: str | None = declare_field(optional_rule(TEXT), factory=commit)
+    time: str = declare_field(TIME, factory=current_record_time)
 
     def __post_init__(self) -> None:
-        for name in ("technology", "job"):
-            fields.check_record_text(name, getattr(self, name))
-        for name in ("parameters", "figures", "libraries"):
-            object.__setattr__(self, name, fields.copy_json_object(name, getattr(self, name)))
-        object.__setattr__(
-            self, "modeled", tuple(fields.check_record_text("modeled", n) for n in self.modeled)
-        )
+        super().__post_init__()
         if missing := set(self.modeled) - set(self.figures):
             raise UsageError(
                 "Expected names of figures in the field modeled. "
@@ -89,89 +89,10 @@ class Measurement(AnnexRecord):
                 operation="modeled",
                 received=", ".join(sorted(missing)),
             )
-        if self.seconds is not None and not isinstance(self.seconds, Seconds):
-            raise UsageError(
-                f"Expected a Seconds or None for the field seconds. Received: {self.seconds!r}.",
-                code="wrong-type",
-                operation="seconds",
-            )
-        if not isinstance(self.machine, Machine):
-            raise UsageError(
-                f"Expected a Machine for the field machine. Received: {self.machine!r}.",
-                code="wrong-type",
-                operation="machine",
-            )
-        if self.correct is not None:
-            fields.check_record_bool("correct", self.correct)
-        if self.commit is not None:
-            fields.check_record_text("commit", self.commit)
-        check_record_time("time", self.time)
 
     def describe_work(self) -> str:
         """Return the name in a list of wrong results."""
         return f"{self.technology} {self.job}"
-
-    def to_json(self) -> str:
-        """Return the measurement as one line of ASCII JSON, with the field "schema"."""
-        return json.dumps({"schema": SCHEMA, **dataclasses.asdict(self)}, allow_nan=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> Measurement:
-        """Parse a line that `to_json` wrote.
-
-        Raises:
-            DataError: the text is not JSON or has another schema, unknown or missing fields, or
-                values of wrong types.
-        """
-        try:
-            flat = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise DataError(
-                f"Expected a measurement as one JSON object. Received: {error}.",
-                code="invalid-json",
-                operation="measurement",
-            ) from error
-        if not isinstance(flat, dict) or flat.pop("schema", None) != SCHEMA:
-            raise DataError(
-                f"Expected a measurement of schema {SCHEMA!r}. Received: another JSON value or "
-                "schema. Read the file with the version that wrote it.",
-                code="unsupported-format",
-                operation="measurement",
-                expected=SCHEMA,
-            )
-        fields.check_record_field_names(
-            "measurement", flat, [f.name for f in dataclasses.fields(cls)]
-        )
-        if not isinstance(flat["modeled"], list):
-            raise DataError(
-                "Expected a list in the measurement's field modeled. "
-                f"Received: {flat['modeled']!r}.",
-                code="wrong-type",
-                operation="modeled",
-            )
-        for name, part in (("seconds", Seconds), ("machine", Machine)):
-            if name == "seconds" and flat[name] is None:
-                continue
-            if not isinstance(flat[name], dict):
-                raise DataError(
-                    f"Expected an object in the measurement's field {name}. "
-                    f"Received: {flat[name]!r}.",
-                    code="wrong-type",
-                    operation=name,
-                )
-            fields.check_record_field_names(
-                name, flat[name], [f.name for f in dataclasses.fields(part)]
-            )
-        try:
-            if flat["seconds"] is not None:
-                flat["seconds"] = Seconds(**flat["seconds"])
-            flat["machine"] = Machine(**flat["machine"])
-            return cls(**flat)
-        except (UsageError, TypeError) as error:
-            raise DataError(
-                f"The fields of a measurement are invalid. {error}",
-                code="invalid-measurement",
-            ) from error
 
 
 def select_measurements(records: Iterable[object]) -> list[Measurement]:

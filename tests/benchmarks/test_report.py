@@ -218,7 +218,7 @@ def test_a_single_bare_record_makes_a_page(tmp_path: Path, make_record: Maker) -
             "unsupported-format",
             {"operation": "schema", "received": 99},
         ),
-        ('{"schema": 1, "workload": "sort"}', "missing-field", {"operation": "record"}),
+        ('{"schema": 1, "workload": "sort"}', "missing-argument", {"operation": "parameters"}),
         ('{"rounds": 1' + "0" * 30 + "}", "too-large", {}),
         ("[" * 100_000, "invalid-json", {}),
     ],
