@@ -35,6 +35,7 @@ from tfe_bench.cluster.rpc import (
 )
 from tfe_bench.cluster.stored import ANY, check_client_names
 from tfe_bench.cluster.transport import open_worker_channel
+from tfe_bench.cluster.worker_calls import WorkerCall, end_calls
 from tfe_bench.errors import (
     ConfigError,
     SecurityError,
@@ -274,7 +275,7 @@ class Client:
                     return
                 yield from stream
             except Exception as error:
-                collector.report_failure(party, error)
+                collector.report_failure(error)
                 raise
             result = collector.result
             result.share_seconds = max(result.share_seconds, time.perf_counter() - started)
@@ -282,7 +283,7 @@ class Client:
             collector.finished.wait()
 
         calls = [
-            wire.stub(self._channels[p], wire.JOB)(send_requests(p), wait_for_ready=False)
+            WorkerCall(self._channels[p], wire.JOB, send_requests(p), wait_for_ready=False)
             for p in range(3)
         ]
         threads = [
@@ -300,8 +301,7 @@ class Client:
             raise
         finally:
             collector.close()
-            for call in calls:
-                call.cancel()
+            end_calls(calls, threads)
 
     def explain(self, error: TfeBenchError) -> None:
         """Raise a more informative error than that of a job, if one is known."""

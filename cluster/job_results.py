@@ -46,7 +46,8 @@ class JobResultCollector:
         self.result = JobResult()
         self.finished = threading.Event()
         self._progress = progress
-        self._outcomes: queue.Queue[tuple[int, BaseException | None]] = queue.Queue()
+        # (party, error); the party is None for an error at this client
+        self._outcomes: queue.Queue[tuple[int | None, BaseException | None]] = queue.Queue()
         self._parts: dict[str, dict[str, seeds.Ring]] = {}
         self._output_specs: dict[str, _JobOutputSpec] = {}
         self._digests: dict[str, str] = {}
@@ -69,9 +70,9 @@ class JobResultCollector:
         self._admitted.wait()
         return not self.finished.is_set()
 
-    def report_failure(self, party: int, error: BaseException) -> None:
+    def report_failure(self, error: BaseException) -> None:
         """End the job because of an error at this client."""
-        self._outcomes.put((party, error))
+        self._outcomes.put((None, error))
 
     def _track_liveness(self, party: int, blobs: Iterator[bytes]) -> Iterator[bytes]:
         for blob in blobs:
@@ -159,7 +160,7 @@ class JobResultCollector:
 
     def collect_result(self) -> JobResult:
         """Wait for all three workers and reconstruct the outputs."""
-        done: set[int] = set()
+        done: set[int | None] = set()
         while len(done) < 3:
             try:
                 party, error = self._outcomes.get(timeout=0.5)
@@ -170,7 +171,7 @@ class JobResultCollector:
                         raise PeerLost(p, f"it was silent for {SILENCE_SECONDS:.0f} s") from None
                 continue
             if error is not None:
-                raise self._find_root_cause(error)
+                raise self._find_root_cause(error, {*done, party})
             done.add(party)
         for name, parts in self._parts.items():
             if set(parts) != {"m", "lam"}:
@@ -191,15 +192,20 @@ class JobResultCollector:
             self.result.outputs[name] = seeds.unmask_values(parts["m"], parts["lam"], spec.limbs)
         return self.result
 
-    def _find_root_cause(self, first: BaseException) -> BaseException:
-        """Return the cause among the errors of three workers: one fails, the others follow."""
+    def _find_root_cause(self, first: BaseException, ended: set[int | None]) -> BaseException:
+        """Return the cause among the errors of three workers: one fails, the others follow.
+
+        Args:
+            ended: the parties whose streams have ended.
+        """
         errors = [first]
         deadline = time.monotonic() + 0.7
-        while (remaining := deadline - time.monotonic()) > 0:
+        while not ended.issuperset(range(3)) and (remaining := deadline - time.monotonic()) > 0:
             try:
-                _, error = self._outcomes.get(timeout=remaining)
+                party, error = self._outcomes.get(timeout=remaining)
             except queue.Empty:
                 break
+            ended.add(party)
             if error is not None:
                 errors.append(error)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import grpc
 
 from tfe_bench.cluster import probe, wire
 from tfe_bench.cluster.config import PartyConfig
+from tfe_bench.cluster.worker_calls import WorkerCall
 from tfe_bench.errors import ClusterError
 
 
@@ -25,10 +25,11 @@ def ask_worker(
     """Query one worker and return its answer; see `Client.ask`."""
     started = time.time()
     try:
-        call = wire.stub(channel, method)(
-            iter([wire.event(method.lower(), **fields)]), timeout=timeout, wait_for_ready=True
-        )
-        with tls_probe.watch_call(call.cancel):
+        question = iter([wire.event(method.lower(), **fields)])
+        with (
+            WorkerCall(channel, method, question, timeout=timeout, wait_for_ready=True) as call,
+            tls_probe.watch_call(call.cancel),
+        ):
             answer = wire.JobStreamReader(call, allow_nan=True).next_event(wire.MOST_ANSWER_BYTES)
     except grpc.RpcError as error:
         code, details = wire.get_grpc_call_status(error)
@@ -52,23 +53,22 @@ def ask_worker(
     return {**answer, "asked": started, "answered": time.time()}
 
 
-def send_worker_hello(channel: grpc.Channel, timeout: float) -> Iterator[bytes]:
+def send_worker_hello(channel: grpc.Channel, timeout: float) -> WorkerCall:
     """Send a query that waits up to `timeout` seconds until the worker can be reached.
 
     grpcio's own channel_ready_future leaves a thread that polls the channel for another 0.2 s
     and logs an error if it is closed meanwhile.
     """
-    call: Iterator[bytes] = wire.stub(channel, wire.HELLO)(
-        iter([wire.event("hello")]), timeout=timeout, wait_for_ready=True
-    )
-    return call
+    hello = iter([wire.event("hello")])
+    return WorkerCall(channel, wire.HELLO, hello, timeout=timeout, wait_for_ready=True)
 
 
-def has_worker_answered(call: Iterator[bytes]) -> bool:
-    """Return whether any answer arrives; the next call repeats the text of a refusal."""
+def has_worker_answered(call: WorkerCall) -> bool:
+    """End a call; return whether any answer arrives: the next call repeats a refusal's text."""
     try:
-        for _ in call:
-            pass
+        with call:
+            for _ in call:
+                pass
     except grpc.RpcError as error:
         return wire.get_grpc_call_status(error)[0] is not grpc.StatusCode.DEADLINE_EXCEEDED
     return True

@@ -19,6 +19,7 @@ from tests.refusals import raises
 from tfe_bench.cluster import handshake, wire
 from tfe_bench.cluster.client import Client, new_job
 from tfe_bench.cluster.requests import LateInput, PrivateInput
+from tfe_bench.cluster.worker_calls import WorkerCall, end_calls
 from tfe_bench.errors import PolicyError, QueueFull, UsageError
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class _RawJob:
     ) -> None:
         self.job = new_job()
         self._over = threading.Event()
-        self.calls = []
+        self.calls: list[WorkerCall] = []
         for party in range(3):
             seeds = {0: ("l1", "l2"), 1: ("l1",), 2: ("l2",)}[party]
             row = {
@@ -79,8 +80,8 @@ class _RawJob:
                 inputs=[row],
             )
             chunks = list(wire.chunk_stream_data(bytes(data))) if party else []
-            stub = wire.stub(client._channels[party], wire.JOB)
-            self.calls.append(stub(self._requests([header, *chunks]), timeout=120))
+            requests = self._requests([header, *chunks])
+            self.calls.append(WorkerCall(client._channels[party], wire.JOB, requests, timeout=120))
 
     def _requests(self, blobs: list[bytes]) -> Iterator[bytes]:
         yield from blobs
@@ -96,8 +97,7 @@ class _RawJob:
 
     def leave(self) -> None:
         self._over.set()
-        for call in self.calls:
-            call.cancel()
+        end_calls(self.calls)
 
 
 def test_headers_whose_data_never_come_expire_and_give_their_places_back(trio: Trio) -> None:

@@ -20,6 +20,7 @@ from tfe_bench.cluster import wire
 from tfe_bench.cluster.client import Client, new_job
 from tfe_bench.cluster.launch import Cluster
 from tfe_bench.cluster.requests import PrivateInput
+from tfe_bench.cluster.worker_calls import WorkerCall, end_calls
 from tfe_bench.errors import ClusterError, JobCancelled, QueueFull, UsageError
 
 if TYPE_CHECKING:
@@ -229,7 +230,7 @@ def test_jobs_given_to_some_workers_only_hold_up_nobody(
     hosts.ensure()
     over = threading.Event()
     with Cluster(hosts.cluster, "guest") as cluster:
-        calls = []
+        calls: list[WorkerCall] = []
         for fields in every:
             sent = _capture_headers(cluster.client, new_job())
 
@@ -238,7 +239,7 @@ def test_jobs_given_to_some_workers_only_hold_up_nobody(
                 over.wait(60)
 
             calls += [
-                wire.stub(cluster.client._channels[p], wire.JOB)(requests(p), timeout=60)
+                WorkerCall(cluster.client._channels[p], wire.JOB, requests(p), timeout=60)
                 for p in fields
             ]
         try:
@@ -259,8 +260,7 @@ def test_jobs_given_to_some_workers_only_hold_up_nobody(
             ), reasons
         finally:
             over.set()
-            for call in calls:
-                call.cancel()
+            end_calls(calls)
 
 
 def _read_events(call: Any) -> Iterator[dict[str, Any]]:
