@@ -166,7 +166,7 @@ class WidthOp : public Kernel {
   // be worked on alone.
   template <typename Fn>
   static void Groups(OpKernelContext* context, int64_t n, Fn fn) {
-    ParallelRange(context, (n + 7) / 8, 40,
+    ParallelRange(context, (n + 7) / 8, 8,
                   [&](int64_t begin, int64_t end) { fn(8 * begin, 8 * end); });
   }
   const int width_;

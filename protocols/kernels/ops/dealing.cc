@@ -1,7 +1,5 @@
 #include "protocols/kernels/ops/dealing.h"
 
-#include <cstring>
-
 #include "protocols/kernels/core/pack.h"
 
 namespace tfe_bench {
@@ -16,22 +14,14 @@ void Fields::Put(int field, int64_t row, int64_t first, int64_t count, uint64_t*
     for (int64_t i = 0; i < count; ++i) values[i] -= mask[i];
   }
   uint8_t* to = to_ + part.offset + row * part.row_bytes + first * part.width / 8;
-  if (part.width == 64) {
-    std::memcpy(to, values, count * 8);
-  } else {
-    PackRange(values, count, part.width, to, 0, count);
-  }
+  PackRange(values, count, part.width, to, 0, count);
 }
 
 void Fields::Get(int field, int64_t row, int64_t first, int64_t count, uint64_t* out) const {
   const Part& part = parts_[field];
   if (call_->role == kE1) return Fill(*call_, part.stream, row * part.stride + first, count, out);
   const uint8_t* from = from_ + part.offset + row * part.row_bytes + first * part.width / 8;
-  if (part.width == 64) {
-    std::memcpy(out, from, count * 8);
-  } else {
-    UnpackRange(from, count, part.width, out, 0, count);
-  }
+  UnpackRange(from, count, part.width, out, 0, count);
 }
 
 void Fields::Record() const {
