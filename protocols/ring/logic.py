@@ -52,7 +52,7 @@ def unpack_bits(bits: MaskedBits) -> Any:
 
 
 def pack_bits(ones: Any) -> Any:
-    """Return rows of 0 and 1 [rows, n] as packed words [rows, words]. Local."""
+    """Return the lowest bits of rows of words [rows, n], packed [rows, words]. Local."""
     if not tensor_ops.is_concrete(ones):
         return ones.like([ones.shape[0], words_for_bits(ones.shape[1])])
     return ops.module().tfe_bench_pack_bits(bits=ones)

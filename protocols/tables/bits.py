@@ -74,9 +74,7 @@ def to_masked(x: Shared) -> MaskedBits:
     n = x.shape.num_elements()
 
     def pack_row_bit_part(a: Any) -> Any:
-        return tensor_ops.squeeze(
-            logic.pack_bits(tensor_ops.reshape(tensor_ops.low_bits(a, 1), [1, n])), [0]
-        )
+        return tensor_ops.squeeze(logic.pack_bits(tensor_ops.reshape(a, [1, n])), [0])
 
     if x.m is None:
         return MaskedBits(None, pack_row_bit_part(tensor_ops.add(x.l1, x.l2)), n, x.dealer, (n,))

@@ -14,6 +14,7 @@ from tests.refusals import raises
 from tfe_bench.cluster.simulate import assert_costs, measure_graph_call, simulate
 from tfe_bench.errors import ProtocolError, UsageError
 from tfe_bench.protocols.ring import convert, logic
+from tfe_bench.protocols.session import ops
 from tfe_bench.protocols.session.counting import PrivateBits, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits
@@ -207,3 +208,21 @@ def test_bits_say_nothing_of_themselves() -> None:
     assert repr(bits) == "MaskedBits(shape=None, dealer=0)"
     with pytest.raises(TypeError, match="private"):
         bool(bits)
+
+
+@pytest.mark.parametrize(
+    ("rows", "n"), [(0, 7), (1, 0), (1, 1), (2, 63), (3, 65), (2, 1000), (3, 200_001)]
+)
+def test_packing_keeps_the_lowest_bit_of_each_word(
+    rows: int, n: int, rng: np.random.Generator
+) -> None:
+    """Check rows that begin anywhere, and the zeros behind the last bit of each."""
+    import tensorflow as tf
+
+    x = rng.integers(INT64.min, INT64.max, (rows, n), endpoint=True)
+    words = logic.pack_bits(tf.constant(x)).numpy()
+    assert words.shape == (rows, -(-n // 64))
+    for row, packed in zip(x, words, strict=True):
+        np.testing.assert_array_equal(packed, pack_bits(row & 1))
+        unpacked = ops.module().tfe_bench_unpack_bits(words=packed, n=n)
+        np.testing.assert_array_equal(unpacked.numpy(), row & 1)

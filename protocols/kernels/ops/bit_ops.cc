@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "protocols/kernels/core/pack.h"
 #include "protocols/kernels/ops/dealing.h"
 
 namespace tfe_bench {
@@ -108,13 +109,14 @@ class PackBitsOp : public Kernel {
     const int64_t rows = bits.dim_size(0), n = bits.dim_size(1), words = PackedWords(n);
     const uint64_t* from = Words(bits);
     uint64_t* to = Words(Allocate(context, 0, {rows, words}));
-    ParallelRange(context, rows * words, 64, [&](int64_t begin, int64_t end) {
-      for (int64_t w = begin; w < end; ++w) {
-        const int64_t first = w % words * 64, count = std::min<int64_t>(64, n - first);
-        const uint64_t* x = from + w / words * n + first;
-        uint64_t word = 0;
-        for (int64_t i = 0; i < count; ++i) word |= (x[i] & 1) << i;
-        to[w] = word;
+    ParallelRange(context, rows * words, 40, [&](int64_t begin, int64_t end) {
+      while (begin < end) {  // the part in one row
+        const int64_t row = begin / words, first = begin % words;
+        const int64_t last = std::min(words, first + end - begin);
+        if (last == words) to[row * words + last - 1] = 0;
+        PackRange(from + row * n, n, 1, reinterpret_cast<uint8_t*>(to + row * words), 64 * first,
+                  64 * last);
+        begin += last - first;
       }
     });
   }
@@ -124,16 +126,12 @@ class UnpackBitsOp : public Kernel {
  public:
   using Kernel::Kernel;
   void Work(OpKernelContext* context) override {
-    const uint64_t* words = Words(context->input(0));
+    const Tensor& words = context->input(0);
     const int64_t n = SizeFrom(context->input(1));
-    Require(PackedWords(n) == context->input(0).NumElements(),
-            "UnpackBits: n does not fit the words");
+    Require(PackedWords(n) == words.NumElements(), "UnpackBits: n does not fit the words");
     uint64_t* bits = Words(Allocate(context, 0, {n}));
-    ParallelRange(context, PackedWords(n), 64, [&](int64_t begin, int64_t end) {
-      for (int64_t w = begin; w < end; ++w) {
-        const int64_t count = std::min<int64_t>(64, n - 64 * w);
-        for (int64_t i = 0; i < count; ++i) bits[64 * w + i] = words[w] >> i & 1;
-      }
+    ParallelRange(context, PackedWords(n), 40, [&](int64_t begin, int64_t end) {
+      UnpackRange(static_cast<const uint8_t*>(words.data()), n, 1, bits, 64 * begin, 64 * end);
     });
   }
 };
@@ -158,7 +156,7 @@ TFE_BENCH_CALL_OP("AndDeal", Dealer<AndOp>,
 TFE_BENCH_CALL_OP("AndShare", Evaluator<AndOp>,
     "masked_bits dealt: int64 -> share: int64", TENSOR_ATTRS, Outputs<kVector>);
 
-// 0 and 1 [rows, n] -> packed words [rows, ceil(n / 64)].
+// The lowest bits of [rows, n] -> packed words [rows, ceil(n / 64)].
 TFE_BENCH_OP("PackBits", PackBitsOp,
     "bits: int64 -> words: int64", "", Infer<PackedShape>);
 
