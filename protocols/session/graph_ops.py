@@ -67,12 +67,27 @@ def graph_constant(array: np.ndarray[Any, Any]) -> tf.Tensor:
 
 
 def _constant_node(graph: Any, array: np.ndarray[Any, Any]) -> Any:
-    value = tf.compat.v1.AttrValue(tensor=tf.make_tensor_proto(array)).SerializeToString()
     attrs = [
-        ("value", value),
+        ("value", _encode_constant(array)),
         ("dtype", _encode_tensorflow_attribute("type", tf.as_dtype(array.dtype))),
     ]
     return _make_tensorflow_graph_node(graph, "Const", [], attrs).outputs[0]
+
+
+def _encode_constant(array: np.ndarray[Any, Any]) -> bytes:
+    """Return an array as an attribute, as tf.make_tensor_proto writes it."""
+    from tensorflow.core.framework import tensor_pb2
+
+    if array.size == 1 and array.dtype == np.int64:
+        tensor = tensor_pb2.TensorProto(int64_val=[int(array.reshape(()))])
+    elif array.size > 1 and array.dtype.kind in "iu":
+        tensor = tensor_pb2.TensorProto(tensor_content=array.tobytes())
+    else:
+        tensor = tf.make_tensor_proto(array)
+    tensor.dtype = tf.as_dtype(array.dtype).as_datatype_enum
+    tensor.tensor_shape.CopyFrom(tf.TensorShape(array.shape).as_proto())
+    encoded: bytes = tf.compat.v1.AttrValue(tensor=tensor).SerializeToString()
+    return encoded
 
 
 def _get_tensorflow_node_maker(function: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -125,7 +140,7 @@ class _TensorflowNodeMaker:
                 if not isinstance(tensor, tf.Tensor):
                     return self._library_function(**named)
                 expected_dtype = kinds.setdefault(kind, tensor.dtype) if kind else dtype
-                if tensor.dtype != expected_dtype:
+                if tensor.dtype is not expected_dtype:
                     return self._library_function(**named)
             if number:
                 attrs.append((number, _encode_tensorflow_attribute("int", len(tensors))))
@@ -165,6 +180,15 @@ def _is_plain_tensorflow_graph(graph: Any) -> bool:
     )
 
 
+@functools.cache
+def _import_node_functions() -> tuple[Any, Any]:
+    """Return TensorFlow's functions that make a node, and the type of nodes."""
+    from tensorflow.python.client import pywrap_tf_session
+    from tensorflow.python.framework.ops import Operation
+
+    return pywrap_tf_session, Operation
+
+
 def _make_tensorflow_graph_node(
     graph: Any, kind: str, inputs: Sequence[Any], attrs: Sequence[tuple[str, bytes]]
 ) -> Any:
@@ -173,22 +197,19 @@ def _make_tensorflow_graph_node(
     Raises:
         ValueError: its inputs do not fit each other.
     """
-    from tensorflow.python.client import pywrap_tf_session as session
-    from tensorflow.python.framework.ops import Operation
-
+    session, operation_type = _import_node_functions()
     with graph._c_graph.get() as c_graph:
         description = session.TF_NewOperation(c_graph, kind, graph.unique_name(kind))
-    operations: set[tf.Operation] = set()
+    tensors: list[tf.Tensor] = []
     for operand in inputs:
         if isinstance(operand, (list, tuple)):
-            tensors = [graph.capture(tensor) for tensor in operand]
-            session.TF_AddInputList(description, [tensor._as_tf_output() for tensor in tensors])
-            operations.update(tensor.op for tensor in tensors)
+            captured = [graph.capture(tensor) for tensor in operand]
+            session.TF_AddInputList(description, [tensor._as_tf_output() for tensor in captured])
+            tensors += captured
         else:
-            tensor = graph.capture(operand)
-            session.TF_AddInput(description, tensor._as_tf_output())
-            operations.add(tensor.op)
-    for control_input in graph._control_dependencies_for_inputs(operations):
+            tensors.append(graph.capture(operand))
+            session.TF_AddInput(description, tensors[-1]._as_tf_output())
+    for control_input in graph._control_dependencies_for_inputs({t.op for t in tensors}):
         session.TF_AddControlInput(description, control_input._c_op)
     for name, value in attrs:
         session.TF_SetAttrValueProto(description, name, value)
@@ -196,7 +217,8 @@ def _make_tensorflow_graph_node(
         finished = session.TF_FinishOperation(description)
     except tf.errors.InvalidArgumentError as error:
         raise ValueError(error.message) from None
-    node = Operation._from_c_op(finished, graph)
+    node = operation_type._from_c_op(finished, graph)
+    node._inputs_val = tuple(tensors)  # (TensorFlow would look each of them up again)
     graph._record_op_seen_by_control_dependencies(node)
     return node
 

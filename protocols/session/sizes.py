@@ -59,8 +59,10 @@ def shape_constant(shape: Any) -> Any:
     if isinstance(shape, (list, tuple)) and not any(tf.is_tensor(n) for n in shape):
         return tensor_ops.constant(shape)
     shape = tf.convert_to_tensor(shape)
-    static_sizes = tf.get_static_value(shape)
     is_in_graph = getattr(shape, "graph", None) is tf.compat.v1.get_default_graph()
-    if static_sizes is None or (is_in_graph and shape.dtype == tf.int64):
+    if is_in_graph and shape.dtype == tf.int64:
+        return shape
+    static_sizes = tf.get_static_value(shape)
+    if static_sizes is None:
         return tf.cast(shape, tf.int64)
     return tensor_ops.constant(static_sizes)
