@@ -22,6 +22,9 @@ from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.models.training.schedules import KERAS, LearningRateSchedule
 from tfe_bench.models.training.step import public_values
 
+# Number of rows that are predicted at once.
+_PREDICTED_ROWS = 1024
+
 
 def _build_keras_schedule(schedule: LearningRateSchedule) -> Any:
     import keras
@@ -167,7 +170,8 @@ class PlaintextTwin:
 
     def count_correct(self, x: Any, targets: Array) -> int:
         """Count the right answers, as evaluate does."""
-        predictions = np.asarray(self.model.predict(x, batch_size=1024, verbose=0))
+        batches = (x[i : i + _PREDICTED_ROWS] for i in range(0, len(x), _PREDICTED_ROWS))
+        predictions = np.concatenate([self.model.predict_on_batch(rows) for rows in batches])
         if self.recipe.loss.is_categorical:
             return int((predictions.argmax(-1) == targets.argmax(-1)).sum())
         edge = 0.0 if self._logits else 0.5

@@ -125,12 +125,16 @@ def draw_data(recipe: Recipe, rng: np.random.Generator, batches: int) -> tuple[A
 
 
 def train_plain(case: Case, model: Any) -> tuple[Any, float]:
-    """Return the plaintext reference after the steps, and the loss of the last."""
+    """Return the plaintext reference after the steps, and the loss of the last.
+
+    The steps are too few to compile a graph.
+    """
     twin, targets, loss = (
         plaintext.PlaintextTwin(model, case.recipe),
         case.recipe.encode_labels(case.y),
         0.0,
     )
+    twin.model.run_eagerly = True
     for number in range(case.steps):
         cut = batch_rows(case, number)
         weights = None if case.weights is None else case.weights[cut]
