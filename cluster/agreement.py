@@ -8,6 +8,7 @@ no other client.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -106,12 +107,14 @@ def list_cluster_settings(config: ClusterEntry) -> dict[str, Any]:
     return settings
 
 
+@functools.lru_cache(maxsize=16)  # (every job needs it)
 def digest_cluster_settings(config: ClusterEntry) -> str:
     """Return the SHA-256 hash (hex) of all settings."""
     canonical = json.dumps(["tfe-bench cluster 2", list_cluster_settings(config)], sort_keys=True)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
+@functools.lru_cache(maxsize=16)  # (every job needs it)
 def summarize_cluster_settings(config: ClusterEntry) -> str:
     """Return a short digest of each setting as JSON, which members send to name differences."""
     return json.dumps(

@@ -10,6 +10,7 @@ import re
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -269,6 +270,9 @@ class Client:
         def send_requests(party: int) -> Iterator[bytes]:
             try:
                 stream = upload.worker_messages(party, header, collector.mark_alive)
+                if upload.is_small:
+                    messages = deque(stream)
+                    stream = iter([wire.take_bundle(messages), *messages])
                 yield next(stream)
                 # (small inputs do not wait for a round trip)
                 if upload.size > _LARGE_INPUT_BYTES and not collector.wait_admitted():

@@ -64,7 +64,7 @@ class Hello:
 
     def encode(self) -> bytes:
         """Return the hello as JSON bytes."""
-        return json.dumps(dataclasses.asdict(self)).encode()
+        return json.dumps(vars(self)).encode()
 
     @classmethod
     def decode(cls, blob: bytes) -> Hello:

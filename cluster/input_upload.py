@@ -28,6 +28,7 @@ class InputUpload:
 
     Attributes:
         size: bytes sent to each evaluator.
+        is_small: the inputs are sent together with the submission.
     """
 
     def __init__(self, inputs: Mapping[str, AnyInput]) -> None:
@@ -48,6 +49,8 @@ class InputUpload:
             )
         self._receivers: list[set[int]] = [set() for _ in self._values]
         self.size = sum(8 * v.limbs * math.prod(v.shape) for v in self._values)
+        has_late = any(isinstance(value, LateInput) for value in self._values)
+        self.is_small = self.size < wire.BUNDLE_BYTES and not has_late
 
     def worker_messages(
         self, party: int, header: Mapping[str, Any], mark_alive: Callable[[int], None]

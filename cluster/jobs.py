@@ -119,6 +119,7 @@ class Context:
         store: values that this worker keeps between jobs; None outside of a worker.
         at_end: figures that are known when the program has ended at all three workers.
         request: what the program's `parse` returned for the parameters.
+        joined_jobs: the number of jobs whose inputs are joined; see Program.together.
     """
 
     party: Party
@@ -130,6 +131,7 @@ class Context:
     store: ShareStore | None = None
     at_end: Callable[[], Mapping[str, Any]] = dict
     request: Any = None
+    joined_jobs: int = 1
 
 
 @dataclass(frozen=True)

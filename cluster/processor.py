@@ -45,6 +45,10 @@ def _read_proc_file(path: str) -> bytes:
         os.close(file)
 
 
+# Names of the threads at the last reading: a file less for each thread.
+_thread_names: dict[int, str] = {}
+
+
 def read_cpu_usage() -> CpuUsage | None:
     """Return the usage of this process's threads; None if the kernel does not count it.
 
@@ -57,13 +61,16 @@ def read_cpu_usage() -> CpuUsage | None:
         tasks = os.listdir(_TASKS)
     except OSError:
         return None
+    for ended in _thread_names.keys() - map(int, tasks):
+        del _thread_names[ended]
     for task in tasks:
         thread = int(task)
         try:
-            used, queued, _ = (
-                int(n) for n in _read_proc_file(f"{_TASKS}/{task}/schedstat").split()
-            )
-            name = _read_proc_file(f"{_TASKS}/{task}/comm").decode(errors="replace")
+            used, queued, _ = map(int, _read_proc_file(f"{_TASKS}/{task}/schedstat").split())
+            name = _thread_names.get(thread)
+            if name is None:
+                name = _read_proc_file(f"{_TASKS}/{task}/comm").decode(errors="replace")
+                _thread_names[thread] = name
         except (OSError, ValueError):  # the thread has ended, or the kernel does not count
             continue
         group = next((g for prefix, g in _PREFIXES if name.startswith(prefix)), OTHER)

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import ctypes
 import json
+import math
 import os
 import threading
 import time
@@ -31,6 +32,7 @@ BLOB_BYTES = 1 << 20
 HEARTBEAT_SECONDS = 1.0
 # A worker that is silent for this time is lost.
 SILENCE_SECONDS = 7.0
+_WATCH_SECONDS = 0.5
 _SMALL_BYTES = 1 << 14
 _SESSION_ENDED = -(2**63)
 # Time that one side of a stream waits for the other to end it.
@@ -118,7 +120,7 @@ class _WakeEvent:
 
 
 class SessionLink:
-    """The native session of one job at one worker, and the threads that feed it.
+    """The native session of one job at one worker, and the streams that feed it.
 
     Args:
         party: this worker's index.
@@ -134,16 +136,19 @@ class SessionLink:
         self._finished = False
         self._last_seen: dict[int, float] = {}
         self._notices: dict[int, bytes] = {}
-        self._watchdog = threading.Thread(
-            target=self._watch_silence, name="tfe-watchdog", daemon=True
-        )
-        self._watchdog.start()
+        self._is_watched = False
+        self._deadline = math.inf
+        self._expire: Callable[[], object] = lambda: None
 
     def shape_traffic(self, delay_us: int, bytes_per_second: int) -> None:
         """Emulate a network for this worker's messages: see Session::Shape."""
         for peer in range(3):
             if peer != self.party:
                 self._native.shape(self.handle, peer, delay_us, bytes_per_second)
+
+    def limit_time(self, deadline: float, expire: Callable[[], object]) -> None:
+        """Call a function on the loop if the session runs at a time of the clock `monotonic`."""
+        self._deadline, self._expire = deadline, expire
 
     # ---- ends
 
@@ -196,6 +201,9 @@ class SessionLink:
             write: sends one.
         """
         self.mark_alive(peer)
+        if not self._is_watched:
+            self._is_watched = True
+            self._watch_session(asyncio.get_running_loop())
         incoming = asyncio.ensure_future(self._pump_incoming(peer, read))
         write_error: Exception | None = None
         try:
@@ -281,13 +289,16 @@ class SessionLink:
         except Exception as error:
             self._fail_peer_lost(peer, _stream_failure_reason(error))
 
-    def _watch_silence(self) -> None:
-        while self._cause is None and not self._finished:
-            time.sleep(0.5)
-            now = time.monotonic()
-            for peer, at in list(self._last_seen.items()):
-                if now - at > SILENCE_SECONDS:
-                    self.fail(PeerLost(peer, f"it was silent for {SILENCE_SECONDS:.0f} s"))
+    def _watch_session(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._cause is not None or self._finished:
+            return
+        now = time.monotonic()
+        if now >= self._deadline:
+            self._expire()
+        for peer, at in list(self._last_seen.items()):
+            if now - at > SILENCE_SECONDS:
+                self.fail(PeerLost(peer, f"it was silent for {SILENCE_SECONDS:.0f} s"))
+        loop.call_later(_WATCH_SECONDS, self._watch_session, loop)
 
 
 def open_worker_channel(
@@ -328,7 +339,8 @@ async def end_worker_call(call: grpc.aio.StreamStreamCall, linger: float = 0.0) 
     """
     code: object = None
     with contextlib.suppress(Exception):
-        code = await asyncio.wait_for(_read_call_status(call), linger)
+        async with asyncio.timeout(linger):
+            code = await _read_call_status(call)
     call.cancel()
     # If a write fails because the other side has ended, grpc.aio regards the call as done, and its
     # cancel() has no effect.  The underlying call keeps its connection as long as one message is

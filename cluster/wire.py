@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import struct
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,7 +28,10 @@ CHUNK_BYTES = 1 << 20
 MOST_MESSAGE_BYTES = 4 << 20
 # Largest message to a client: a trace, or a list of stored values.
 MOST_ANSWER_BYTES = 1 << 28
-_EVENT, _DATA = b"E", b"D"
+_EVENT, _DATA, _BUNDLE = b"E", b"D", b"B"
+# Messages of together at most this size are sent as one.
+BUNDLE_BYTES = 1 << 16
+_LENGTH = struct.Struct("<I")
 _MOST_TEXT = 4000
 
 
@@ -45,6 +50,61 @@ def chunk_stream_data(blob: bytes | memoryview) -> Iterator[bytes]:
     view = memoryview(blob)
     for start in range(0, len(view), CHUNK_BYTES):
         yield _DATA + bytes(view[start : start + CHUNK_BYTES])
+
+
+def take_bundle(messages: deque[bytes]) -> bytes:
+    """Remove the first message with the small ones that follow; return them as one message.
+
+    `split_bundle` separates them.
+    """
+    first = messages.popleft()
+    size, parts = len(first), [first]
+    while messages and (size := size + len(messages[0])) <= BUNDLE_BYTES:
+        parts.append(messages.popleft())
+    if len(parts) == 1:
+        return first
+    return _BUNDLE + b"".join(_LENGTH.pack(len(part)) + part for part in parts)
+
+
+def split_bundle(blob: bytes) -> list[bytes]:
+    """Return the messages that the other side has joined by `take_bundle`.
+
+    Raises:
+        ProtocolError: a length is wrong.
+    """
+    if not blob.startswith(_BUNDLE):
+        return [blob]
+    messages: list[bytes] = []
+    begin = len(_BUNDLE)
+    while begin < len(blob) or not messages:
+        end = begin + _LENGTH.size
+        if end <= len(blob):
+            end += _LENGTH.unpack_from(blob, begin)[0]
+        if end > len(blob):
+            raise ProtocolError(
+                "A message of a job's stream is truncated.", code="malformed-message"
+            )
+        messages.append(blob[begin + _LENGTH.size : end])
+        begin = end
+    return messages
+
+
+def read_data_chunk(blob: bytes | None, size: int) -> memoryview:
+    """Return a chunk's data.
+
+    Args:
+        blob: a message; None at the end of the stream.
+        size: bytes of data of the expected chunk.
+
+    Raises:
+        ProtocolError: it is another message.
+    """
+    # (a time limit may apply per message, so a sender must not split data into single bytes)
+    if blob is None or not blob.startswith(_DATA) or len(blob) - 1 != size:
+        raise ProtocolError(
+            "A tensor of a job's stream is incomplete or too long.", code="malformed-message"
+        )
+    return memoryview(blob)[1:]
 
 
 def encode_failure_event(error: BaseException) -> bytes:
@@ -95,7 +155,7 @@ class JobStreamReader:
     """
 
     def __init__(self, blobs: Iterator[bytes], allow_nan: bool = False) -> None:
-        self._blobs = iter(blobs)
+        self._blobs = (message for blob in blobs for message in split_bundle(blob))
         self._allow_nan = allow_nan
 
     def next_event(self, max_bytes: int = json_limits.MOST_BYTES) -> dict[str, Any] | None:
@@ -130,35 +190,10 @@ class JobStreamReader:
             ProtocolError: the stream holds something else.
         """
         out = bytearray()
-        for chunk in self._read_chunks(size):
-            out += chunk
+        while len(out) < size:
+            expected = min(CHUNK_BYTES, size - len(out))
+            out += read_data_chunk(next(self._blobs, None), expected)
         return out
-
-    def fill_buffer(self, buffer: memoryview) -> None:
-        """Fill a buffer with data of the stream.
-
-        Raises:
-            ProtocolError: as `read_bytes`.
-        """
-        begin = 0
-        for chunk in self._read_chunks(len(buffer)):
-            buffer[begin : begin + len(chunk)] = chunk
-            begin += len(chunk)
-
-    def _read_chunks(self, size: int) -> Iterator[memoryview]:
-        remaining = size
-        while remaining:
-            blob = next(self._blobs, None)
-            expected = min(CHUNK_BYTES, remaining)
-            # (a time limit may apply per message, so a sender must not split data into single
-            # bytes)
-            if blob is None or not blob.startswith(_DATA) or len(blob) - 1 != expected:
-                raise ProtocolError(
-                    "A tensor of a job's stream is incomplete or too long.",
-                    code="malformed-message",
-                )
-            remaining -= expected
-            yield memoryview(blob)[1:]
 
 
 def get_grpc_call_status(error: Exception) -> tuple[grpc.StatusCode | None, str]:

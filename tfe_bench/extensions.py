@@ -26,13 +26,13 @@ def is_own(point: EntryPoint) -> bool:
 
 def list_packages_entry_points(group: str) -> list[EntryPoint]:
     """Return the entry points in the metadata of installed packages; a name may be there twice."""
-    return list(dict.fromkeys(_read_metadata(group, tuple(sys.path))))
+    return list(_read_metadata(group, tuple(sys.path)))
 
 
 @functools.lru_cache(maxsize=32)
 def _read_metadata(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
     """Return the entry points of packages on a path; cached, as every job needs them."""
-    return tuple(importlib.metadata.entry_points(group=group))
+    return tuple(dict.fromkeys(importlib.metadata.entry_points(group=group)))
 
 
 @functools.cache

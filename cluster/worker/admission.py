@@ -55,7 +55,7 @@ def accept_job_submission(
                 party=host.party,
             )
     try:
-        job = Job(header["job"], client, header, slot, certificate)
+        job = Job(header["job"], client, header, slot, host.loop, certificate)
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(
             "A job's submission is malformed.", code="malformed-submission"

@@ -83,7 +83,8 @@ class CallerAuthenticator:
             PolicyError: the message is longer.
         """
         try:
-            blob = await asyncio.wait_for(context.read(), MEET_SECONDS)
+            async with asyncio.timeout(MEET_SECONDS):
+                blob = await context.read()
         except TimeoutError:
             blob = None
         if not isinstance(blob, bytes):

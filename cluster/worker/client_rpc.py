@@ -133,4 +133,4 @@ def _describe_job_state(job: Job) -> str:
         return "delivering"
     if job.began is not None:
         return "running"
-    return "waiting" if job.complete.is_set() else "arriving"
+    return "waiting" if job.is_complete else "arriving"

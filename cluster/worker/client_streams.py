@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import queue
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections import deque
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from tfe_bench.cluster import wire
@@ -48,6 +48,7 @@ class ClientStreams:
         job: Job | None = None
         slot: QueueSlot | None = None
         connect_timer: asyncio.TimerHandle | None = None
+        receiving: asyncio.Future[None] | None = None
         try:
             client = self._callers.look_up_caller(context).name
             about = f"client {client}"
@@ -55,24 +56,23 @@ class ClientStreams:
             # Before any read: a client that stalls occupies one of its own slots.
             slot = host.queue.enter(client)
             first = await self._callers.read_first_message(context, wire.MOST_MESSAGE_BYTES)
-            header = await host.loop.run_in_executor(None, submission.parse_job_submission, first)
-            subject, about = outcomes.describe_submission_for_log(client, header)
             certificate = self._callers.get_fingerprint(context)
+            first_messages = deque(wire.split_bundle(first))
 
-            def describe_parsed(description: str) -> None:
-                nonlocal about
-                about = description
+            def accept_submission() -> Job:
+                nonlocal subject, about
+                header = submission.parse_job_submission(first_messages.popleft())
+                subject, about = outcomes.describe_submission_for_log(client, header)
 
-            accepted = await host.loop.run_in_executor(
-                None,
-                accept_job_submission,
-                host,
-                header,
-                client,
-                slot,
-                certificate,
-                describe_parsed,
-            )
+                def describe_parsed(description: str) -> None:
+                    nonlocal about
+                    about = description
+
+                return accept_job_submission(
+                    host, header, client, slot, certificate, describe_parsed
+                )
+
+            accepted = await host.loop.run_in_executor(None, accept_submission)
             if host.party != DEALER:  # the dealer receives seeds alone
                 host.queue.hold(slot, accepted.input_bytes)
             host.jobs.add_job(accepted)
@@ -83,9 +83,7 @@ class ClientStreams:
             context.add_done_callback(
                 functools.partial(_cancel_job, accepted)  # pyright: ignore[reportArgumentType]
             )
-            host.loop.run_in_executor(
-                None, self._receive_inputs, job, self._read_messages(context, job)
-            )
+            receiving = host.start_task(self._receive_inputs(job, context, first_messages))
             if host.party == 0:
                 slot.on_move = functools.partial(_report_queue_position, job)
                 host.start_task(self._open_streams(job))
@@ -93,8 +91,8 @@ class ClientStreams:
                 connect_timer = host.loop.call_later(
                     MEET_SECONDS + 3, self._check_peer_connected, job
                 )
-            while blob := await host.loop.run_in_executor(None, _next_job_event, job):
-                if not await self._send_message(job, context, blob):
+            while (message := await job.events.take_message()) is not None:
+                if not await self._send_message(job, context, message):
                     return
         except TfeBenchError as error:
             if job is not None:
@@ -108,6 +106,8 @@ class ClientStreams:
         finally:
             if connect_timer is not None:
                 connect_timer.cancel()
+            if receiving is not None:
+                receiving.cancel()
             if job is not None:
                 job.fail(_client_left_error())
                 host.jobs.remove_job(job)
@@ -122,7 +122,8 @@ class ClientStreams:
             remaining = job.ended + self._host.policy.job_seconds - time.monotonic()
             seconds = min(seconds, max(0.0, remaining))
         try:
-            await asyncio.wait_for(context.write(blob), seconds)
+            async with asyncio.timeout(seconds):
+                await context.write(blob)
             return True
         except TimeoutError:
             error = self._stall_error("did not read the results that were ready")
@@ -149,9 +150,8 @@ class ClientStreams:
     async def _send_refusal(self, context: Call, error: Exception) -> None:
         """Send a client the reason of a refusal."""
         with contextlib.suppress(Exception):
-            await asyncio.wait_for(
-                context.write(wire.encode_failure_event(error)), self._host.policy.stall_seconds
-            )
+            async with asyncio.timeout(self._host.policy.stall_seconds):
+                await context.write(wire.encode_failure_event(error))
 
     def _stall_error(self, omission: str) -> PolicyError:
         return PolicyError(
@@ -176,45 +176,59 @@ class ClientStreams:
             )
         )
 
-    def _read_messages(self, context: Call, job: Job) -> Iterator[bytes]:
-        """Yield a client's messages, in a thread that may wait for them.
+    async def _read_message(self, job: Job, context: Call, arrived: deque[bytes]) -> bytes | None:
+        """Return a client's next message, None at the end of its stream.
+
+        Args:
+            arrived: messages that arrived together with earlier ones.
 
         Raises:
             PolicyError: the client does not send due inputs.
         """
-        while True:
+        if not arrived:
             seconds = self._host.policy.stall_seconds
-            if not job.complete.is_set():  # (late inputs arrive while it waits or runs)
+            if not job.is_complete:  # (late inputs arrive while it waits or runs)
                 remaining = job.submitted + self._host.policy.job_seconds - time.monotonic()
                 seconds = min(seconds, max(0.0, remaining))
             try:
-                blob = self._host.on_loop(asyncio.wait_for(context.read(), seconds))
+                async with asyncio.timeout(seconds):
+                    blob = await context.read()
             except TimeoutError:
                 raise self._stall_error("did not send its inputs") from None
             if not isinstance(blob, bytes):
-                return
-            yield blob
+                return None
+            arrived.extend(wire.split_bundle(blob))
+        return arrived.popleft()
 
-    def _receive_inputs(self, job: Job, blobs: Iterator[bytes]) -> None:
-        """Read a job's inputs; peers may open it as soon as its header is read."""
+    async def _receive_inputs(self, job: Job, context: Call, arrived: deque[bytes]) -> None:
+        """Read a job's inputs; peers may open it as soon as its header is read.
+
+        Args:
+            arrived: messages that arrived together with its submission.
+        """
+
+        async def read_input(spec: InputSpec) -> Ring:
+            # (memory pages are allocated on writes, not by the size in a header)
+            words = aligned_buffers.allocate_words((0 if self._host.role == 0 else spec.words,))
+            data = words.data.cast("B")
+            for begin in range(0, len(data), wire.CHUNK_BYTES):
+                part = data[begin : begin + wire.CHUNK_BYTES]
+                message = await self._read_message(job, context, arrived)
+                part[:] = wire.read_data_chunk(message, len(part))
+            return words
+
         try:
-            reader = wire.JobStreamReader(blobs)
-
-            def read_input(spec: InputSpec) -> Ring:
-                # (memory pages are allocated on writes, not by the size in a header)
-                words = aligned_buffers.allocate_words((0 if self._host.role == 0 else spec.words,))
-                reader.fill_buffer(words.data.cast("B"))
-                return words
-
             for spec in job.inputs:
                 if not spec.late:
-                    job.masked.append(read_input(spec))
-            job.complete.set()
-            if self._host.party != 0:  # party 0 reports the number of jobs before it
-                job.events.put(wire.event("queued"))
+                    job.masked.append(await read_input(spec))
+            job.mark_complete()
             for spec in job.inputs:
                 if spec.late:
-                    job.late_inputs.put_input(spec.name, read_input(spec))
+                    words = await read_input(spec)
+                    # (it waits for room)
+                    await self._host.loop.run_in_executor(
+                        None, job.late_inputs.put_input, spec.name, words
+                    )
         except TfeBenchError as error:
             job.fail(error)
         except BaseException:  # the stream was cancelled
@@ -234,13 +248,3 @@ def _report_queue_position(job: Job, before: int) -> None:
     if before:
         log.info("job %s waits: %d before it", job.short_name, before)
         job.events.put(wire.event("queued", before=before))
-
-
-def _next_job_event(job: Job) -> bytes | None:
-    """Return the client's next event, at least a sign of life; None after the last one."""
-    try:
-        return job.events.get(timeout=1.0)
-    except queue.Empty:
-        if job.over.is_set() and job.events.empty():
-            return None
-        return wire.event("alive")

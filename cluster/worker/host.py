@@ -47,11 +47,12 @@ class WorkerState:
     key: bytes = field(default=b"", repr=False)
     queue: JobQueue = field(init=False)
     outcomes: JobOutcomeLog = field(init=False)
-    jobs: JobRegistry = field(default_factory=JobRegistry)
+    jobs: JobRegistry = field(init=False)
     _tasks: set[asyncio.Future[Any]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.queue = JobQueue(self.policy)
+        self.jobs = JobRegistry(self.loop)
         self.outcomes = JobOutcomeLog(self._call_later)
 
     def _call_later(self, seconds: float, function: Callable[[], None]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import queue
 import time
 from collections.abc import Callable, MutableMapping
 
@@ -11,6 +11,7 @@ from tfe_bench.cluster.jobs import Context
 from tfe_bench.cluster.transport import SessionLink
 from tfe_bench.cluster.worker import batching, members, results
 from tfe_bench.cluster.worker.host import DEALER, WorkerState
+from tfe_bench.cluster.worker.job_events import PROGRESS_SECONDS
 from tfe_bench.cluster.worker.log import foreign_error_location, log
 from tfe_bench.cluster.worker.memory import MemoryMeter
 from tfe_bench.cluster.worker.pending import Job
@@ -28,29 +29,37 @@ class JobRunner:
 
     def __init__(self, host: WorkerState, start_session: Callable[[Job], SessionLink]) -> None:
         self._host, self._start_session = host, start_session
-        self._run_lock = threading.Lock()
+        self._begun: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._memory = MemoryMeter()
 
-    def run_ready_jobs(self) -> None:
-        """At party 0: run ready jobs in order."""
-        while (slot := self._host.queue.take_next()) is not None:
-            job = next((j for j in self._host.jobs.list_jobs() if j.slot is slot), None)
-            if job is None:  # its client has just disconnected
-                self._host.queue.finish_turn(slot)
-            else:
-                self.run_job(job)
+    def begin_job(self, job: Job) -> None:
+        """Run a job that party 0 has begun, after those that it has begun before."""
+        self._begun.put(job)
 
-    def run_job(self, job: Job) -> None:
-        """Run a job, after the one that runs now."""
-        try:
-            with self._run_lock:
+    def close(self) -> None:
+        """End `run_jobs` at parties 1 and 2."""
+        self._begun.put(None)
+
+    def run_jobs(self) -> None:
+        """Run jobs in order: at party 0 ready ones, elsewhere those that party 0 has begun."""
+        take_job = self._take_ready_job if self._host.party == 0 else self._begun.get
+        while (job := take_job()) is not None:
+            try:
                 job.mark_running()
                 job.slot.running = True
                 self._run_session(job)
-        except TfeBenchError:
-            pass  # it failed before its turn
-        finally:
-            self._host.queue.finish_turn(job.slot)
+            except TfeBenchError:
+                pass  # it failed before its turn
+            finally:
+                self._host.queue.finish_turn(job.slot)
+
+    def _take_ready_job(self) -> Job | None:
+        while (slot := self._host.queue.take_next()) is not None:
+            for job in self._host.jobs.list_jobs():
+                if job.slot is slot:
+                    return job
+            self._host.queue.finish_turn(slot)  # its client has just disconnected
+        return None
 
     def _run_session(self, job: Job) -> None:
         log.info("job %s begins (%s)", job.short_name, job.description)
@@ -69,12 +78,11 @@ class JobRunner:
             if link is not None:
                 link.fail(error)
 
-        timer = threading.Timer(self._host.policy.job_seconds, fail_expired)
-        timer.daemon = True
-        timer.start()
+        deadline = time.monotonic() + self._host.policy.job_seconds
         failure: BaseException | None = None
         try:
             link = self._start_session(job)
+            link.limit_time(deadline, fail_expired)
             self._run_program(job, link)
         except TfeBenchError as error:
             cause = (link.cause if link else None) or error
@@ -92,7 +100,6 @@ class JobRunner:
             )
             failure = error
         finally:
-            timer.cancel()
             if link is not None:
                 link.finish()
                 # Last messages of its streams may still be in transit.
@@ -126,16 +133,12 @@ class JobRunner:
             inputs, counts = batching.merge_batch_inputs(accepted_inputs)
         accepted_inputs.clear()
 
-        last_report = 0.0
+        first_report = time.monotonic() + PROGRESS_SECONDS
 
         def report_progress(fraction: float, text: str) -> None:
-            nonlocal last_report
-            # One worker reports, not more often than a person can read, but always the end.
-            now = time.monotonic()
-            if self._host.party == 0 and (now - last_report > 0.1 or fraction >= 1):
-                last_report = now
+            if self._host.party == 0:  # (one worker reports)
                 for member in batch:
-                    member.events.put(wire.event("progress", fraction=fraction, text=text))
+                    member.events.report_progress(fraction, text, first_report)
 
         context = Context(
             party,
@@ -145,6 +148,7 @@ class JobRunner:
             request=batch[0].request,
             client=batch[0].client,
             store=self._host.store,
+            joined_jobs=len(batch),
         )
         with party.active():
             outputs = program.run(context)
@@ -171,10 +175,10 @@ class JobRunner:
             except TfeBenchError as error:
                 member.fail(error)
                 continue
-            member.events.put(wire.event("measured", **measured))
+            messages = [wire.event("measured", **measured)]
             for name, output in part.items():
-                results.send_result_share(self._host.party, member, name, output)
-            member.events.put(wire.event("done"))
+                messages += results.encode_result_share(self._host.party, name, output)
+            member.events.put(*messages, wire.event("done"))
             _log_job_done(member, party.sent_bytes, len(batch))
 
 

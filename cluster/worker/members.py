@@ -90,7 +90,7 @@ def _take_batch_candidate(
     job = host.jobs.get_job(name)
     if job is None or job.digest != digest or job is lead or job.began is not None:
         return None
-    if not job.complete.is_set() or not batching.is_same_computation(lead, job):
+    if not job.is_complete or not batching.is_same_computation(lead, job):
         return None
     if batching.count_batchable_samples(program, job) == 0:
         return None

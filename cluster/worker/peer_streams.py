@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import functools
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -69,7 +67,9 @@ class PeerStreams:
         )
 
     def _check_hello(self, mine: handshake.Hello, theirs: handshake.Hello, peer: int) -> None:
-        parts = agreement.describe_cluster_differences(self._host.config, theirs.cluster_parts)
+        parts = ""
+        if mine.cluster != theirs.cluster:
+            parts = agreement.describe_cluster_differences(self._host.config, theirs.cluster_parts)
         handshake.check_peer_hello(mine, theirs, peer, parts)
 
     def _cancel_on_failure(self, job: Job, task: asyncio.Future[Any]) -> None:
@@ -83,7 +83,7 @@ class PeerStreams:
             self._cancel_on_failure(job, task)
         try:
             await asyncio.gather(*dialling)
-            await self._host.loop.run_in_executor(None, job.complete.wait)
+            await job.waits.wait_for(lambda: job.is_complete)
             if job.failed is None:
                 self._host.queue.set_ready(job.slot)
         except asyncio.CancelledError:
@@ -137,13 +137,14 @@ class PeerStreams:
             if peer == 0:
                 if not await self._wait_for_go(job, context):
                     return
-                threading.Thread(target=self._begin, args=(job,), daemon=True).start()
-            link = await self._host.loop.run_in_executor(None, job.wait_link)
+                self._begin(job)
+            link = await job.wait_link()
             if link is not None:
                 await link.pump_blobs(peer, context.read, context.write)
                 # If a call ends while its other side still writes, that side treats it as broken.
                 with contextlib.suppress(Exception):
-                    await asyncio.wait_for(context.read(), LINGER_SECONDS)
+                    async with asyncio.timeout(LINGER_SECONDS):
+                        await context.read()
         except TfeBenchError as error:
             self._host.outcomes.log_failure(name, f"a stream of {name} is refused", error)
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error)[:500])
@@ -171,23 +172,9 @@ class PeerStreams:
 
     async def _wait_for_job(self, name: str, peer: int) -> Job:
         """Return the job of a name, whose inputs may still be arriving."""
-        given_up = threading.Event()
         # If party 1 opens a job that this worker no longer has, the job's client has disconnected.
         seconds = MEET_SECONDS if peer == 0 else 0.0
-
-        def wait_complete() -> Job | None:
-            job = self._host.jobs.wait_for_job(name, seconds, given_up)
-            if job is not None:
-                job.peer_connected = job.peer_connected or peer == 0
-                while not job.complete.wait(0.5) and not given_up.is_set():
-                    pass
-            return job
-
-        try:
-            job = await self._host.loop.run_in_executor(None, wait_complete)
-        finally:  # a peer that closed its stream must not keep a thread waiting
-            given_up.set()
-            self._host.jobs.wake_waiters()
+        job = await self._host.jobs.wait_for_job(name, seconds)
         if job is None:
             raise ClusterError(
                 f"Party {self._host.party} has no job {name[:12]}.",
@@ -195,6 +182,8 @@ class PeerStreams:
                 received=name[:12],
                 party=self._host.party,
             )
+        job.peer_connected = job.peer_connected or peer == 0
+        await job.waits.wait_for(lambda: job.is_complete)
         if job.failed is not None:
             raise JobCancelled(
                 f"Job {job.short_name} has ended at party {self._host.party}.",
@@ -293,7 +282,7 @@ class PeerStreams:
         try:
             if self._host.party == 0 and not await self._send_go(job, peer, ahead, call):
                 return
-            link = await self._host.loop.run_in_executor(None, job.wait_link)
+            link = await job.wait_link()
             if link is not None:
                 await link.pump_blobs(peer, read_next, call.write)
                 with contextlib.suppress(Exception):
@@ -307,8 +296,7 @@ class PeerStreams:
         self, job: Job, peer: int, ahead: asyncio.Future[Any], call: grpc.aio.StreamStreamCall
     ) -> bool:
         """At party 0: wait for the job's turn, and signal it to a peer."""
-        job.on_fail(functools.partial(self._host.loop.call_soon_threadsafe, job.turn_event.set))
-        turn = asyncio.ensure_future(job.turn_event.wait())
+        turn = job.waits.watch(lambda: job.is_turn or job.failed is not None or job.over.is_set())
         await asyncio.wait({ahead, turn}, return_when=asyncio.FIRST_COMPLETED)
         if not turn.done():
             turn.cancel()
@@ -336,7 +324,7 @@ class PeerStreams:
             TfeBenchError: the job has failed, or a peer does not connect.
         """
         if self._host.party == 0:  # the streams are connected
-            self._host.loop.call_soon_threadsafe(job.turn_event.set)
+            job.mark_turn()
         for peer in () if self._host.party == 0 else range(self._host.party + 1, 3):
             dialling = asyncio.run_coroutine_threadsafe(self._dial_peer(job, peer), self._host.loop)
             # A job that fails during this wait must not delay the next one.
@@ -366,9 +354,8 @@ class PeerStreams:
             keys = [bytes(16)] * 3
             for peer, key in job.keys.items():
                 keys[pair_key_index(self._host.party, peer)] = key
-            job.link = SessionLink(self._host.party, b"".join(keys))
+            link = SessionLink(self._host.party, b"".join(keys))
             if job.shaping is not None:
-                job.link.shape_traffic(*job.shaping)
-            job.keys = dict.fromkeys(job.keys, b"")
-            job.changed.notify_all()
-        return job.link
+                link.shape_traffic(*job.shaping)
+            job.start_link(link)
+        return link

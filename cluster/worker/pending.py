@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import queue
 import threading
 import time
 from collections.abc import Callable
@@ -13,8 +12,10 @@ from tfe_bench.cluster import handshake, wire
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.cluster.seeds import Ring
 from tfe_bench.cluster.transport import SessionLink
+from tfe_bench.cluster.worker.job_events import JobEvents
 from tfe_bench.cluster.worker.job_queue import QueueSlot
 from tfe_bench.cluster.worker.late_inputs import MAX_AHEAD, LateInputBuffer
+from tfe_bench.cluster.worker.loop_waits import LoopWaits
 from tfe_bench.errors import ProtocolError, TfeBenchError
 
 # Seconds from a session's start at one worker to its start at the next.
@@ -30,6 +31,7 @@ class Job:
         client: the submitting client.
         header: its submission, from submission.parse_job_submission.
         slot: in this worker's queue.
+        loop: the channel's event loop, whose coroutines wait for this job.
         certificate: the fingerprint of the client's certificate, "" without TLS.
 
     Raises:
@@ -39,11 +41,12 @@ class Job:
     Attributes:
         shaping: microseconds of one-way delay and bytes per second to impose; None for no shaping.
         warm_up_bytes: to exchange before the program starts.
-        events: for the client; None ends them.
+        waits: of coroutines, for a change of this job.
+        events: for the client.
         over: set after the last event.
-        complete: set when all inputs except late ones have arrived, or never will.
+        is_complete: all inputs except late ones have arrived, or never will.
         late_inputs: the buffer of late inputs.
-        turn_event: at party 0: set when the job's turn has come, or never will.
+        is_turn: at party 0: the job's turn has come.
         peer_connected: party 0 has opened its stream for this job here.
         began: start of its turn.
         ended: time of its last events.
@@ -61,6 +64,7 @@ class Job:
         client: str,
         header: dict[str, Any],
         slot: QueueSlot,
+        loop: asyncio.AbstractEventLoop,
         certificate: str = "",
     ) -> None:
         self.name = name
@@ -90,14 +94,15 @@ class Job:
         self.seeds: list[dict[str, bytes]] = []
         self.masked: list[Ring] = []
         self.late_inputs = LateInputBuffer()
-        self.events: queue.Queue[bytes | None] = queue.Queue()
+        self.waits = LoopWaits(loop)
+        self.events = JobEvents(self.waits)
         self.keys: dict[int, bytes] = {}
         self.changed = threading.Condition()
         self.link: SessionLink | None = None
         self.failed: TfeBenchError | None = None
         self.over = threading.Event()
-        self.complete = threading.Event()
-        self.turn_event = asyncio.Event()
+        self.is_complete = False
+        self.is_turn = False
         self.peer_connected = False
         self.submitted = time.monotonic()
         self.began: float | None = None
@@ -135,6 +140,16 @@ class Job:
         late = sorted((spec.words for spec in self.inputs if spec.late), reverse=True)
         ahead = late[: MAX_AHEAD + 1]  # one more is read while it waits for room
         return 8 * (sum(spec.words for spec in self.inputs if not spec.late) + sum(ahead))
+
+    def mark_complete(self) -> None:
+        """Mark its inputs except late ones as arrived."""
+        self.is_complete = True
+        self.waits.notify()
+
+    def mark_turn(self) -> None:
+        """At party 0: mark its turn as come."""
+        self.is_turn = True
+        self.waits.notify()
 
     def mark_running(self) -> None:
         """Mark it as running: from now on its runner ends its events.
@@ -174,6 +189,7 @@ class Job:
                     self.finish(error)
             closers, self._closers = self._closers, []
             self.changed.notify_all()
+        self.waits.notify()
         self.late_inputs.end_waits(error)
         for closer in closers:
             closer()
@@ -186,9 +202,9 @@ class Job:
         self.ended = time.monotonic()
         if error is not None:
             self.events.put(wire.encode_failure_event(error))
-        self.events.put(None)
+        self.events.end()
         self.over.set()
-        self.complete.set()
+        self.mark_complete()
         self.late_inputs.end_waits()
         self.masked.clear()
         self.seeds.clear()
@@ -207,19 +223,33 @@ class Job:
             self.keys[peer] = key
             self.changed.notify_all()
 
-    def wait_link(self, waiting: float = _LINK_SECONDS) -> SessionLink | None:
+    def start_link(self, link: SessionLink) -> None:
+        """Set its session; its keys are of no further use.
+
+        The lock `changed` is held.
+        """
+        self.link = link
+        self.keys = dict.fromkeys(self.keys, b"")
+        self.waits.notify()
+
+    async def wait_link(self) -> SessionLink | None:
         """Return the session after its start; None if it does not start."""
-        with self.changed:
-            self.changed.wait_for(lambda: self.link is not None or self.failed is not None, waiting)
-            return self.link if self.failed is None else None
+        await self.waits.wait_for(
+            lambda: self.link is not None or self.failed is not None, _LINK_SECONDS
+        )
+        return self.link if self.failed is None else None
 
 
 class JobRegistry:
-    """The jobs of a worker, by name."""
+    """The jobs of a worker, by name.
 
-    def __init__(self) -> None:
+    Args:
+        loop: the channel's event loop, whose coroutines wait for jobs.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._jobs: dict[str, Job] = {}
-        self._arrived = threading.Condition()
+        self._waits = LoopWaits(loop)
 
     def add_job(self, job: Job) -> None:
         """Register a job.
@@ -227,11 +257,9 @@ class JobRegistry:
         Raises:
             ProtocolError: a job of this name exists.
         """
-        with self._arrived:
-            if job.name in self._jobs:
-                raise ProtocolError("A job of this name exists already.", code="duplicate-job")
-            self._jobs[job.name] = job
-            self._arrived.notify_all()
+        if self._jobs.setdefault(job.name, job) is not job:
+            raise ProtocolError("A job of this name exists already.", code="duplicate-job")
+        self._waits.notify()
 
     def remove_job(self, job: Job) -> None:
         """Remove a job."""
@@ -245,16 +273,10 @@ class JobRegistry:
         """Return all present jobs."""
         return list(self._jobs.values())
 
-    def wait_for_job(self, name: str, seconds: float, given_up: threading.Event) -> Job | None:
-        """Wait for the job of a name; return None after a timeout or if `given_up` is set."""
-        with self._arrived:
-            self._arrived.wait_for(lambda: name in self._jobs or given_up.is_set(), seconds)
-            return self._jobs.get(name)
-
-    def wake_waiters(self) -> None:
-        """Wake waiting threads, so that they check `given_up`."""
-        with self._arrived:
-            self._arrived.notify_all()
+    async def wait_for_job(self, name: str, seconds: float) -> Job | None:
+        """Wait for the job of a name; return None if it does not arrive within some seconds."""
+        await self._waits.wait_for(lambda: name in self._jobs, seconds)
+        return self._jobs.get(name)
 
 
 def _check_shaping_integer(value: object, least: int, largest: int) -> int:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 import numpy as np
 
 from tfe_bench.cluster import seeds, wire
-from tfe_bench.cluster.worker.pending import Job
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -23,8 +22,8 @@ def count_held_result_bytes(party: int, outputs: Mapping[str, Shared]) -> int:
     )
 
 
-def send_result_share(party: int, job: Job, name: str, value: Shared) -> None:
-    """Send this party's share of a result to the client, which reconstructs it."""
+def encode_result_share(party: int, name: str, value: Shared) -> list[bytes]:
+    """Return the messages with this party's share of a result, which the client reconstructs."""
     role = _result_party_role(party, value)
     fields = [np.asarray(getattr(value, f), np.int64, order="C") for f in _FIELDS[role]]
     shape = list(fields[0].shape if value.limbs == 1 else fields[0].shape[:-1])
@@ -33,20 +32,19 @@ def send_result_share(party: int, job: Job, name: str, value: Shared) -> None:
         part, array = "lam", seeds.add_ring_words(fields[0], fields[1], value.limbs)
     elif role == 2:  # the copy of m is compared, not sent twice
         part, digest = "", hashlib.sha256(array.tobytes()).hexdigest()
-    job.events.put(
-        wire.event(
-            "result",
-            name=name,
-            shape=shape,
-            fractional_bits=value.fractional_bits,
-            limbs=value.limbs,
-            part=part,
-            digest=digest,
-        )
+    description = wire.event(
+        "result",
+        name=name,
+        shape=shape,
+        fractional_bits=value.fractional_bits,
+        limbs=value.limbs,
+        part=part,
+        digest=digest,
     )
-    if part:
-        for chunk in wire.chunk_stream_data(array.reshape(-1).data.cast("B")):
-            job.events.put(chunk)
+    return [
+        description,
+        *(wire.chunk_stream_data(array.reshape(-1).data.cast("B")) if part else ()),
+    ]
 
 
 # The fields of a value that each role holds.

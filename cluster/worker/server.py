@@ -85,7 +85,7 @@ class Worker:
         return_freed_memory_blocks()
         callers = CallerAuthenticator(host, self._guard)
         self._client_rpc = ClientRpc(host, callers)
-        self._peer_streams = PeerStreams(host, callers, lambda job: self._job_runner.run_job(job))
+        self._peer_streams = PeerStreams(host, callers, lambda job: self._job_runner.begin_job(job))
         self._job_runner = JobRunner(host, self._peer_streams.start_session)
         self._client_streams = ClientStreams(host, callers, self._peer_streams.open_streams)
         threading.Thread(target=host.loop.run_forever, name="tfe-channel", daemon=True).start()
@@ -94,10 +94,7 @@ class Worker:
         except BaseException:
             self._guard.close()
             raise
-        if host.party == 0:
-            threading.Thread(
-                target=self._job_runner.run_ready_jobs, name="tfe-jobs", daemon=True
-            ).start()
+        threading.Thread(target=self._job_runner.run_jobs, name="tfe-jobs", daemon=True).start()
 
     async def _start_server(self, name: str) -> grpc.aio.Server:
         host = self._host
@@ -200,6 +197,7 @@ class Worker:
         """End running and waiting jobs, notify their clients and the peers, and end the server."""
         host = self._host
         host.queue.close()
+        self._job_runner.close()
         jobs_left = host.jobs.list_jobs()
         for job in jobs_left:
             job.fail(

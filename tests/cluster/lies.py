@@ -28,7 +28,8 @@ def alter_messages(
 
         def alter_blobs(requests: Iterator[bytes]) -> Iterator[bytes]:
             for blob in requests:
-                yield from change(blob)
+                for message in wire.split_bundle(blob):
+                    yield from change(message)
 
         return lambda requests, **options: call(alter_blobs(requests), **options)
 

@@ -202,8 +202,6 @@ def _capture_headers(client: Client, job: str) -> list[list[bytes]]:
 
         def call(requests: Iterator[bytes], **_: Any) -> Any:
             sent[party].append(next(requests))
-            if party:
-                sent[party].append(next(requests))
             if party == 2:
                 raise _Stop
             return stub(channel, method)(iter(()))

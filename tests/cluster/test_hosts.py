@@ -10,6 +10,7 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -331,12 +332,15 @@ def test_two_workers_with_different_files_refuse_each_other(
             call = stub(channel, method)
             if channel is not channels[2] or method != wire.JOB:
                 return call
-            return lambda requests, **options: call(map(pretend, requests), **options)
+            return lambda requests, **options: call(pretend(requests), **options)
 
-        def pretend(blob: bytes) -> bytes:
-            if not blob.startswith(b"E"):
-                return blob
-            return b"E" + json.dumps({**json.loads(blob[1:]), **facts}).encode()
+        def pretend(requests: Iterator[bytes]) -> Iterator[bytes]:
+            for bundle in requests:
+                for blob in wire.split_bundle(bundle):
+                    if not blob.startswith(b"E"):
+                        yield blob
+                    else:
+                        yield b"E" + json.dumps({**json.loads(blob[1:]), **facts}).encode()
 
         monkeypatch.setattr(wire, "stub", lying)
         with raises(VersionMismatch, "members-differ", operation="fractional_bits") as caught:

@@ -361,6 +361,24 @@ def test_a_stream_that_cannot_be_written_to_is_a_lost_peer(link: SessionLink) ->
     assert isinstance(link.cause, PeerLost) and "InvalidStateError" in str(link.cause)
 
 
+def test_a_session_that_runs_longer_than_its_limit_is_ended(link: SessionLink) -> None:
+    async def run() -> None:
+        async def write(blob: bytes) -> None:
+            pass
+
+        link.limit_time(
+            time.monotonic() + 0.1, lambda: link.fail(PolicyError("too long", code="job-timeout"))
+        )
+        pipe = Pipe()
+        task = asyncio.ensure_future(link.pump_blobs(0, pipe.read, write))
+        await asyncio.sleep(1.2)
+        assert type(link.cause) is PolicyError
+        await pipe.write(BYE)
+        await task
+
+    asyncio.run(run())
+
+
 def test_an_idle_link_sends_heartbeats(link: SessionLink) -> None:
     written: list[bytes] = []
 

@@ -318,8 +318,9 @@ def test_waiting_requests_are_one_batch(
             return call
 
         def changed(requests: Iterator[bytes]) -> Iterator[bytes]:
-            for blob in requests:
-                yield blob[:-1] + bytes([blob[-1] ^ 1]) if blob.startswith(b"D") else blob
+            for bundle in requests:
+                for blob in wire.split_bundle(bundle):
+                    yield blob[:-1] + bytes([blob[-1] ^ 1]) if blob.startswith(b"D") else blob
 
         return lambda requests, **options: call(changed(requests), **options)
 
