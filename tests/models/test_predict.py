@@ -12,8 +12,10 @@ import tfe_bench as tfe
 from tests.refusals import Matching, raises
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.errors import DataError, RangeError, TfeBenchError, UsageError
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.models.inference.agreement import compare_outputs
 from tfe_bench.models.inference.programs import predict
+from tfe_bench.protocols.session.sharing import Shared
 
 keras: Any = pytest.importorskip("keras")
 L: Any = keras.layers
@@ -165,3 +167,24 @@ def test_agreement_counts_the_largest_outputs() -> None:
     for bad in (private[:1], private[0], np.zeros((0, 3))):
         with pytest.raises(UsageError):
             compare_outputs(plain, bad)
+
+
+@pytest.mark.parametrize(
+    ("samples", "most", "expected"),
+    [(1, 8, 1), (2, 8, 2), (3, 8, 4), (5, 8, 8), (8, 8, 8), (5, 6, 6), (1, 1, 1), (33, 64, 64)],
+)
+def test_a_batch_is_padded_to_a_power_of_two_by_shares_of_zero(
+    samples: int, most: int, expected: int, rng: np.random.Generator
+) -> None:
+    m, l1, l2 = (rng.integers(-(2**63), 2**63, (samples, 2, 3)) for _ in range(3))
+    whole = Shared(m, l1, l2, 0, 16)
+    held = [Shared(None, l1, l2, 0, 16), Shared(m, l1, None, 0, 16), Shared(m, None, l2, 0, 16)]
+    for value in (whole, *held):
+        [padded] = predict.pad_samples([value.map(tf.constant)], most)
+        assert padded.shape == (expected, 2, 3) and padded.fractional_bits == 16
+        for name in ("m", "l1", "l2"):
+            field, before = getattr(padded, name), getattr(value, name)
+            assert (field is None) == (before is None)
+            if field is not None:
+                np.testing.assert_array_equal(field[:samples], before)
+                assert not np.any(field[samples:])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size
 from tfe_bench.cluster.timing import measure_program_runs
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.models.convert.calibration import ModelPlan
 from tfe_bench.models.inference import execute, weights
 from tfe_bench.models.inference.request import (
@@ -58,6 +59,24 @@ def estimate_samples_size(request: PredictRequest, samples: int) -> Size:
     return replace(batch_size, words=max(batch_size.words, samples * outputs))
 
 
+def pad_samples(inputs: Sequence[Shared], most: int) -> list[Shared]:
+    """Append rows of zeros up to a power of two, so that graphs for few sizes serve all batches.
+
+    Local. The rows are public constants: their masked values and masks are 0.
+
+    Args:
+        inputs: with samples along the first axis.
+        most: largest number of samples.
+    """
+    samples = int(inputs[0].shape[0])
+    rows = min(most, 1 << (samples - 1).bit_length()) - samples
+
+    def append_rows(field: tf.Tensor) -> tf.Tensor:
+        return tf.pad(field, [[0, rows], *([[0, 0]] * (field.shape.rank - 1))])
+
+    return [x.map(append_rows) for x in inputs] if rows else list(inputs)
+
+
 def run_prediction(context: Context) -> dict[str, Shared]:
     """Predict for all samples, `batch` at a time; check_range adds the output RANGE."""
     party = context.party
@@ -82,7 +101,10 @@ def run_prediction(context: Context) -> dict[str, Shared]:
             progress(begin / count)
             end = min(begin + batch_size, count)
             cut = [x.map(lambda a, b=begin, e=end: a[b:e]) for x in inputs]
-            batches.append(function(model_weights, cut))
+            if context.joined_jobs > 1:  # (their number varies from batch to batch)
+                cut = pad_samples(cut, batch_size)
+            outputs = function(model_weights, cut)
+            batches.append([x.map(lambda a, n=end - begin: a[:n]) for x in outputs])
         return [shapes.concat(list(column), 0) for column in zip(*batches, strict=True)]
 
     variant = f"planned for {profile}" + (", ranges checked" if watched else "")
