@@ -273,12 +273,7 @@ class ShareStore:
             "party": self.party,
             "kind": self.kind.infix,
             **self._precision,
-            "name": facts.name,
-            "owner": facts.owner,
-            "clients": list(facts.clients),
-            "deployment": facts.deployment,
-            "about": dict(facts.about),
-            "sources": [source.to_header() for source in sorted(facts.sources)],
+            **facts.to_header(),
             "digests": layout.digests,
             "tensors": layout.tensor_rows,
         }
@@ -470,11 +465,11 @@ class ShareStore:
                     party=self.party,
                 )
             places = store_layout.parse_stored_places(header, size - 8 - length)
-            facts = StoredFacts.from_header(metadata, metadata["format"] < FORMATS[-1])
+            facts = StoredFacts.from_metadata(metadata, metadata["format"] < FORMATS[-1])
             tensors = store_layout.parse_stored_tensors(metadata["tensors"], places)
             identity = (facts.name, str(metadata.get("kind", "")), metadata["party"])
             precision = {key: metadata[key] for key in self._precision}
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
+        except (UsageError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             raise self._damaged_error(path) from None
         expected_name = path.name.removesuffix(f"{self.kind.infix}{SUFFIX}")
         if identity != (expected_name, self.kind.infix, self.party):

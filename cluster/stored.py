@@ -10,11 +10,21 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from tfe_bench.cluster.schema import (
+    Header,
+    Rule,
+    declare_field,
+    label_rule,
+    list_field,
+    list_rule,
+    mapping_rule,
+    parsed_field,
+)
 from tfe_bench.errors import UsageError
 
 ANY = "*"
@@ -165,8 +175,14 @@ class StoredTensor:
     shape: tuple[int, ...] | None = None
 
 
+_TEXT = label_rule(MOST_ABOUT)
+_SOURCES = list_rule(
+    Rule(lambda row: Source(*list_rule(_TEXT, 5, 5).read(row)), Source.to_header), 0, MOST_SOURCES
+)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class StoredFacts:
+class StoredFacts(Header, subject="The facts of a stored value", is_complete=True):
     """The public facts about a stored name.
 
     Attributes:
@@ -179,61 +195,41 @@ class StoredFacts:
         digests: SHA-256 of each field's words.  Only holders of the field may see it.
     """
 
-    name: str
-    owner: str
-    clients: tuple[str, ...]
-    deployment: str
-    about: Mapping[str, Any]
-    digests: Mapping[str, str] = field(default_factory=dict)
-    sources: Sources = frozenset()
+    name: str = declare_field(_TEXT)
+    owner: str = declare_field(_TEXT)
+    clients: tuple[str, ...] = list_field(_TEXT, 0, _MOST_CLIENTS)
+    deployment: str = declare_field(_TEXT)
+    about: Mapping[str, Any] = declare_field(mapping_rule(Rule(lambda value: value), MOST_ABOUT))
+    sources: Sources = parsed_field(
+        lambda rows: frozenset(_SOURCES.read(rows)),
+        lambda sources: _SOURCES.write(sorted(sources)),
+        default=frozenset(),
+    )
+    digests: Mapping[str, str] = declare_field(mapping_rule(_TEXT, 1 << 4), factory=dict)
 
     @classmethod
-    def from_header(cls, header: Mapping[str, Any], lacks_sources: bool) -> StoredFacts:
-        """Parse a file's header.
+    def from_metadata(cls, metadata: Mapping[str, Any], lacks_sources: bool) -> StoredFacts:
+        """Read the facts among the metadata of a file.
 
         Args:
-            lacks_sources: whether the version of the file has no sources (`_parse_stored_sources`).
+            lacks_sources: whether the version of the file has no sources.  Values that belong to
+                the owner by their kind still do; the sources of others are unknown, and such
+                values are rejected where sources matter.
 
         Raises:
-            ValueError, TypeError, KeyError, AttributeError: it is malformed.
+            UsageError, KeyError: they are malformed.
         """
-        return cls(
-            str(header["name"]),
-            str(header["owner"]),
-            tuple(str(c) for c in header["clients"]),
-            str(header["deployment"]),
-            dict(header["about"]),
-            {str(k): str(v) for k, v in header["digests"].items()},
-            _parse_stored_sources(header, lacks_sources),
-        )
+        header = {name: metadata[name] for name in cls.field_names() if name in metadata}
+        if lacks_sources:
+            is_derived = metadata.get("kind", "") not in (MODEL.infix, DATA.infix, TABLE.infix)
+            is_derived |= "made_of" in metadata["about"]
+            sources = frozenset() if is_derived else client_input_source(metadata["owner"])
+            header["sources"] = _SOURCES.write(sources)
+        return cls.from_header(header)
 
     def is_permitted(self, client: str) -> bool:
         """Return whether a client may use the value."""
         return client == self.owner or client in self.clients or ANY in self.clients
-
-
-def _parse_stored_sources(header: Mapping[str, Any], lacks_sources: bool) -> Sources:
-    """Parse the sources in a file's header.
-
-    Args:
-        lacks_sources: whether the version of the file has none.  Values that belong to the owner
-            by their kind still do; the sources of others are unknown, and such values are
-            rejected where sources matter.
-
-    Raises:
-        ValueError, TypeError, KeyError: they are malformed.
-    """
-    if lacks_sources:
-        is_derived = header.get("kind", "") not in (MODEL.infix, DATA.infix, TABLE.infix)
-        is_derived |= "made_of" in header["about"]
-        return frozenset() if is_derived else client_input_source(str(header["owner"]))
-    rows = header["sources"]
-    if not isinstance(rows, list) or len(rows) > MOST_SOURCES:
-        raise ValueError("no list of sources")
-    for row in rows:
-        if len(row) != 5 or not all(isinstance(text, str) for text in row):
-            raise ValueError("a source of another kind")
-    return frozenset(Source(*row) for row in rows)
 
 
 def check_name(name: object, subject: str = "A deployed model's name") -> str:
