@@ -30,6 +30,7 @@ _SHOWN = 80
 # Codes of values that are not of a request's form; a class can replace them by one of its own.
 _FORM_CODES = ("wrong-type", "unknown-option", "missing-argument")
 _RULE = "rule"
+_CLASS_ARGUMENTS = ("subject", "error", "code", "is_only_code", "is_complete", "writes_defaults")
 # (the representation of a large value would take as much memory again)
 _BOUNDED = reprlib.Repr()
 _BOUNDED.maxlevel, _BOUNDED.maxstring, _BOUNDED.maxother = 3, 2 * _SHOWN, 2 * _SHOWN
@@ -265,12 +266,16 @@ def optional_rule(rule: Rule) -> Rule:
     )
 
 
+def object_rule(
+    kind: type, read: Callable[[Any], Any], write: Callable[[Any], Any] = lambda v: v.to_header()
+) -> Rule:
+    """Return a rule for an object that `read` returns; an object of the class stays."""
+    return Rule(lambda value: value if isinstance(value, kind) else read(value), write)
+
+
 def header_rule(header: type[Header]) -> Rule:
     """Return a rule for a header within another one; an object of the class stays."""
-    return Rule(
-        lambda value: value if isinstance(value, header) else header.from_header(value),
-        lambda value: value.to_header(),
-    )
+    return object_rule(header, header.from_header)
 
 
 def nested_field(request: type[Request], *, default: Any = MISSING) -> Any:
@@ -294,6 +299,7 @@ class Request:
     _is_only_code: ClassVar[bool] = False
     # Whether fields with a default must be present too.
     _is_complete: ClassVar[bool] = False
+    _writes_defaults: ClassVar[bool] = False
 
     @classmethod
     def field_names(cls) -> list[str]:
@@ -368,24 +374,12 @@ class Request:
             expected=mismatch.expected,
         )
 
-    def check_fields(self) -> None:
-        """Read the values of an object that was created directly; it gets what the rules return.
-
-        Raises:
-            UsageError: a rule does not accept a value.
-        """
-        values = {name: getattr(self, name) for name in self.field_names()}
-        for name, value in _read_fields(
-            type(self), values, type(self).__name__, UsageError
-        ).items():
-            object.__setattr__(self, name, value)
-
     def to_parameters(self) -> dict[str, Any]:
         """Return the JSON values of the fields; defaults are left out."""
-        parameters = {}
+        parameters, is_whole = {}, self._is_complete or self._writes_defaults
         for each in _declared_fields(type(self)):
             value = getattr(self, each.name)
-            if self._is_complete or _is_required(each) or value != _default_value(each):
+            if is_whole or _is_required(each) or value != _default_value(each):
                 parameters[each.name] = each.metadata[_RULE].write(value)
         return parameters
 
@@ -418,25 +412,19 @@ class Header(Request):
         code: replaces the codes of errors about the header's form.
         is_only_code: whether it replaces all codes of the fields' rules.
         is_complete: whether fields with a default must be present too, and are always written.
+        writes_defaults: whether fields with their default are written.
     """
 
     _subject: ClassVar[str] = "a header"
     _error: ClassVar[type[TfeBenchError]] = UsageError
 
-    def __init_subclass__(
-        cls,
-        *,
-        subject: str = "",
-        error: type[TfeBenchError] | None = None,
-        code: str = "",
-        is_only_code: bool = False,
-        is_complete: bool = False,
-    ) -> None:
+    def __init_subclass__(cls, **arguments: str | bool | type[TfeBenchError]) -> None:
         """Set the class arguments; those that are left out stay as in the base class."""
         super().__init_subclass__()
-        cls._subject, cls._error = subject or cls._subject, error or cls._error
-        cls._code, cls._is_complete = code or cls._code, is_complete or cls._is_complete
-        cls._is_only_code = is_only_code or cls._is_only_code
+        for name, value in arguments.items():
+            if name not in _CLASS_ARGUMENTS:
+                raise TypeError(f"A header has no class argument {name!r}.")
+            setattr(cls, f"_{name}", value)
 
     @classmethod
     def from_header(cls, header: object) -> Self:
@@ -446,6 +434,18 @@ class Header(Request):
             TfeBenchError: of the header's class: it is invalid; the text names the field.
         """
         return cls.from_parameters(header, cls._subject, cls._error)
+
+    def check_fields(self) -> None:
+        """Read the values of an object that was created directly; it gets what the rules return.
+
+        Raises:
+            UsageError: a rule does not accept a value.
+        """
+        values = {name: getattr(self, name) for name in self.field_names()}
+        # (rules return tuples for lists)
+        values |= {name: list(value) for name, value in values.items() if type(value) is tuple}
+        for name, value in _read_fields(type(self), values, self._subject, UsageError).items():
+            object.__setattr__(self, name, value)
 
     def to_header(self) -> dict[str, Any]:
         """Return the header as JSON."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tfe_bench.cluster.schema import flag_rule
 from tfe_bench.models.convert.graph import Graph
 from tfe_bench.models.layers.base.layer import LayerSpec
 from tfe_bench.models.layers.base.operations import Operations, ProtocolSetting
@@ -47,8 +48,9 @@ def table() -> str:
         given = ", ".join(f"`{key}={value}`" for key, value in options.items())
         own = [f"`{key}={value}` alone" for key, (value, _) in cls.fixed_options.items()]
         for setting in cls.list_own_settings():
-            low, high = setting.metadata.get("range", ("true", "or false"))
-            own.append(f"`{setting.name}` {low} {high if low == 'true' else f'to {high}'}")
+            rule = setting.metadata["rule"]
+            accepted = "true or false" if rule is flag_rule else f"{rule.least} to {rule.most}"
+            own.append(f"`{setting.name}` {accepted}")
         found = count_update_cost(name)
         lines.append(
             f"| `{name}` | {' or '.join(f'`{c}`' for c in cls.keras_classes)}"

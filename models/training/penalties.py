@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-from tfe_bench.errors import UsageError
+from tfe_bench.cluster.schema import Mismatch, Rule, list_rule
 from tfe_bench.models.layers.base.operations import Operations
 from tfe_bench.models.layers.base.passes import ForwardContext, add_aligned, convert_scale
 from tfe_bench.models.layers.base.reading import UnsupportedLayer
@@ -55,29 +55,23 @@ def read_keras_regularizer(regularizer: Any) -> WeightPenalty:
     return WeightPenalty(coefficients.get("l1", 0.0), coefficients.get("l2", 0.0))
 
 
-def from_header(header: Any, keys: set[str]) -> dict[str, WeightPenalty]:
-    """Read penalties by key, which may come from an untrusted client.
-
-    Raises:
-        UsageError: the header is invalid.
-    """
-    if not isinstance(header, Mapping) or not set(header) <= keys:
-        raise UsageError(
-            "Expected penalties by keys of weights.", code="unknown-weights", operation="penalties"
+def _read_coefficient(value: object) -> float:
+    if not is_real_schedule_option(value, 0.0, LARGEST):
+        raise Mismatch(
+            f"an l1 and an l2 from 0 to {LARGEST:g} of each regularizer", "number-out-of-range"
         )
-    penalties = {}
-    for key, pair in header.items():
-        several = isinstance(pair, (list, tuple)) and len(pair) == 2
-        if not several or not all(is_real_schedule_option(v, 0.0, LARGEST) for v in pair):
-            raise UsageError(
-                f"Expected an l1 and an l2 from 0 to {LARGEST:g} of a regularizer. Received: "
-                f"{pair!r}.",
-                code="number-out-of-range",
-                operation="regularizer",
-                received=pair,
-            )
-        penalties[key] = WeightPenalty(*map(float, pair))
-    return penalties
+    return float(cast(float, value))
+
+
+_COEFFICIENTS = list_rule(Rule(_read_coefficient), 2, 2)
+
+
+def _read_penalty(pair: object) -> WeightPenalty:
+    row = list(pair) if isinstance(pair, WeightPenalty) else pair
+    return WeightPenalty(*_COEFFICIENTS.read(row))
+
+
+PENALTY = Rule(_read_penalty, list)
 
 
 def _scale_penalty(ops: Operations, x: Shared, factor: Fraction) -> Shared:

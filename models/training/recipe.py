@@ -17,14 +17,15 @@ import numpy as np
 
 from tfe_bench.cluster.schema import (
     Header,
+    Mismatch,
     Rule,
-    checked_field,
     declare_field,
+    integer_field,
     integer_rule,
     label_rule,
     list_rule,
     mapping_rule,
-    parsed_field,
+    object_rule,
 )
 from tfe_bench.errors import DataError, UsageError
 from tfe_bench.models.convert import graph as graphs
@@ -32,11 +33,11 @@ from tfe_bench.models.convert import plaintext
 from tfe_bench.models.convert.graph import Array, Graph, LayerSpec
 from tfe_bench.models.layers.base.layer import PlacedLayer
 from tfe_bench.models.layers.base.passes import TrainingPrecision
-from tfe_bench.models.training import losses, optimizers, penalties, reader
+from tfe_bench.models.training import losses, optimizers, reader
 from tfe_bench.models.training.losses.loss import Loss
 from tfe_bench.models.training.nodes import build_training_nodes, check_trainable_layers
-from tfe_bench.models.training.optimizers.optimizer import Optimizer
-from tfe_bench.models.training.penalties import WeightPenalty
+from tfe_bench.models.training.optimizers.optimizer import MOST_RAISED, Optimizer
+from tfe_bench.models.training.penalties import PENALTY, WeightPenalty
 
 FORMAT = 3
 MOST_BATCH = 1 << 14
@@ -57,12 +58,26 @@ def _graph_to_header(graph: Graph) -> dict[str, Any]:
     return {**graph.to_header(), "scaling": {}}
 
 
+def _read_divisor(value: object) -> int:
+    if type(value) is not int or value not in _DIVISORS:
+        raise Mismatch(f"0, or a power of two up to {MOST_WEIGHT}", "number-out-of-range")
+    return value
+
+
+def _by_key_rule(element: Rule) -> Rule:
+    """Return a rule for values by keys of weights, which are written in the order of the keys."""
+    rule = mapping_rule(element, _MOST_KEYS)
+    return replace(rule, write=lambda values: rule.write(dict(sorted(values.items()))))
+
+
+_MOST_KEYS = 1 << 16
+_DIVISORS = [0, *(1 << i for i in range(MOST_WEIGHT.bit_length()))]
 _OPTIONS = mapping_rule(Rule(lambda value: value), 1 << 10)
-_KEYS = list_rule(label_rule(1 << 12), 0, 1 << 16)
+_KEYS = list_rule(label_rule(1 << 12), 0, _MOST_KEYS)
 
 
 @dataclass(frozen=True, eq=False)
-class Recipe(Header, subject="A recipe", error=DataError, code="invalid-recipe", is_complete=True):
+class Recipe(Header, subject="A recipe", is_complete=True):
     """The settings of a model's training.
 
     Attributes:
@@ -84,34 +99,31 @@ class Recipe(Header, subject="A recipe", error=DataError, code="invalid-recipe",
         UsageError: layers cannot be trained, all of them listed, or settings do not fit.
     """
 
-    graph: Graph = parsed_field(Graph.from_header, _graph_to_header)
-    loss: Loss = parsed_field(
-        lambda value: losses.from_header(_OPTIONS.read(value)), lambda loss: loss.to_header()
+    graph: Graph = declare_field(object_rule(Graph, Graph.from_header, _graph_to_header))
+    loss: Loss = declare_field(
+        object_rule(Loss, lambda value: losses.from_header(_OPTIONS.read(value)))
     )
-    optimizer: Optimizer = parsed_field(
-        lambda value: optimizers.from_header(_OPTIONS.read(value)),
-        lambda optimizer: optimizer.to_header(),
+    optimizer: Optimizer = declare_field(
+        object_rule(Optimizer, lambda value: optimizers.from_header(_OPTIONS.read(value)))
     )
-    batch: int = checked_field(default=128)
+    batch: int = integer_field(1, MOST_BATCH, default=128)
     order: tuple[str, ...] = declare_field(_KEYS, ())
-    frozen: frozenset[str] = parsed_field(
-        lambda keys: frozenset(_KEYS.read(keys)), sorted, default=frozenset()
+    frozen: frozenset[str] = declare_field(
+        object_rule(frozenset, lambda keys: frozenset(_KEYS.read(keys)), sorted), frozenset()
     )
-    seed: int = checked_field(default=0)
-    numbers: TrainingPrecision = parsed_field(
-        _read_precision, TrainingPrecision.to_header, default=DEFAULT
+    seed: int = integer_field(0, (1 << 63) - 1, default=0)
+    numbers: TrainingPrecision = declare_field(
+        object_rule(TrainingPrecision, _read_precision), DEFAULT
     )
-    weighted: int = checked_field(default=0)
-    penalties: Mapping[str, WeightPenalty] = declare_field(
-        Rule(lambda value: value, lambda value: {k: list(v) for k, v in sorted(value.items())}),
-        factory=dict,
-    )
+    weighted: int = declare_field(Rule(_read_divisor), 0)
+    penalties: Mapping[str, WeightPenalty] = declare_field(_by_key_rule(PENALTY), factory=dict)
     exponents: Mapping[str, int] = declare_field(
-        Rule(lambda value: value, lambda value: dict(sorted(value.items()))), factory=dict
+        _by_key_rule(integer_rule(-MOST_RAISED, MOST_EXPONENT)), factory=dict
     )
     nodes: tuple[PlacedLayer, ...] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.check_fields()
         if len(self.graph.inputs) != 1 or len(self.graph.outputs) != 1:
             raise UsageError(
                 "Training expects a model with one input and one output. Received: "
@@ -119,35 +131,12 @@ class Recipe(Header, subject="A recipe", error=DataError, code="invalid-recipe",
                 code="wrong-number-of-values",
                 operation="model",
             )
-        if type(self.batch) is not int or not 1 <= self.batch <= MOST_BATCH:
-            raise UsageError(
-                f"Expected a batch of 1 to {MOST_BATCH} samples. Received: {self.batch!r}.",
-                code="number-out-of-range",
-                operation="batch",
-                received=self.batch,
-            )
-        if type(self.seed) is not int or not 0 <= self.seed < 1 << 63:
-            raise UsageError(
-                f"Expected a seed from 0 to 2^63 - 1. Received: {self.seed!r}.",
-                code="number-out-of-range",
-                operation="seed",
-                received=self.seed,
-            )
         if self.numbers != DEFAULT:
             raise UsageError(
                 f"This version trains with the fixed-point format {DEFAULT.to_header()}. Received: "
                 f"{self.numbers.to_header()}.",
                 code="invalid-fixed-point-format",
                 operation="numbers",
-            )
-        powers = [0, *(1 << i for i in range(MOST_WEIGHT.bit_length()))]
-        if type(self.weighted) is not int or self.weighted not in powers:
-            raise UsageError(
-                f"Expected weighted as 0, or a power of two up to {MOST_WEIGHT}. Received: "
-                f"{self.weighted!r}.",
-                code="number-out-of-range",
-                operation="weighted",
-                received=self.weighted,
             )
         check_trainable_layers(self.graph)
         if shared_weights := self.graph.shared_weight_keys():
@@ -164,20 +153,27 @@ class Recipe(Header, subject="A recipe", error=DataError, code="invalid-recipe",
                 code="unknown-weights",
                 operation="order",
             )
-        if not self.frozen <= keys:
+        for name, listed in (
+            ("frozen", self.frozen),
+            ("undecayed", self.optimizer.undecayed),
+            ("penalties", self.penalties),
+            ("exponents", self.exponents),
+        ):
+            if unknown_keys := sorted(set(listed) - keys):
+                raise UsageError(
+                    f"Expected keys of weights as {name}. Received: {unknown_keys}.",
+                    code="unknown-weights",
+                    operation=name,
+                )
+        least = min(self.exponents.values(), default=0)
+        if least < self.optimizer.least_exponent:
             raise UsageError(
-                f"There are no weights {sorted(self.frozen - keys)} to freeze.",
-                code="unknown-weights",
-                operation="frozen",
+                "Expected exponents of gradients as integers from "
+                f"{self.optimizer.least_exponent} to {MOST_EXPONENT}. Received: {least}.",
+                code="number-out-of-range",
+                operation="exponents",
+                received=least,
             )
-        if unknown_keys := sorted(set(self.optimizer.undecayed) - keys):
-            raise UsageError(
-                f"There are no weights {unknown_keys} to exclude from decay.",
-                code="unknown-weights",
-                operation="undecayed",
-            )
-        object.__setattr__(self, "penalties", penalties.from_header(self.penalties, keys))
-        _check_gradient_exponents(self.exponents, keys, self.optimizer.least_exponent)
         object.__setattr__(self, "order", order)
         object.__setattr__(self, "nodes", build_training_nodes(self.graph, self.numbers))
         if self.loss.is_categorical and self.output_shape[-1] < 2:
@@ -281,7 +277,7 @@ class Recipe(Header, subject="A recipe", error=DataError, code="invalid-recipe",
             DataError: the header is malformed.
             UsageError: as for the class.
         """
-        version = header.get("format") if isinstance(header, Mapping) else FORMAT
+        version = header.get("format") if isinstance(header, Mapping) else None
         if version != FORMAT:
             raise DataError(
                 f"This version reads recipes of format {FORMAT}. Received: {str(version)[:40]!r}.",
@@ -290,9 +286,7 @@ class Recipe(Header, subject="A recipe", error=DataError, code="invalid-recipe",
                 received=version,
             )
         try:
-            if isinstance(header, Mapping):
-                header = {name: value for name, value in header.items() if name != "format"}
-            return super().from_header(header)
+            return super().from_header({k: v for k, v in header.items() if k != "format"})
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise DataError(  # (options of losses and optimizers are JSON of any form)
                 f"Invalid recipe. Received: {type(error).__name__}: {error}.", code="invalid-recipe"
@@ -303,30 +297,6 @@ class Recipe(Header, subject="A recipe", error=DataError, code="invalid-recipe",
             f"Recipe({self.graph.name!r}, {self.loss.name}, {self.optimizer.kind}, "
             f"batch={self.batch}, {self.graph.weight_count} parameters)"
         )
-
-
-def _check_gradient_exponents(exponents: Any, keys: set[str], min_exponent: int) -> None:
-    """Refuse invalid exponents of gradients, which may come from an untrusted client.
-
-    Raises:
-        UsageError: they are invalid.
-    """
-    if not isinstance(exponents, Mapping) or not set(exponents) <= keys:
-        raise UsageError(
-            "Expected exponents of gradients by keys of weights.",
-            code="unknown-weights",
-            operation="exponents",
-        )
-    for k in exponents.values():
-        if type(k) is not int or not min_exponent <= k <= MOST_EXPONENT:
-            raise UsageError(
-                f"Expected an exponent of gradients as an integer from {min_exponent} to "
-                f"{MOST_EXPONENT}. "
-                f"Received: {k!r}.",
-                code="number-out-of-range",
-                operation="exponents",
-                received=k,
-            )
 
 
 def _fold_input_scaling(graph: Graph) -> Graph:

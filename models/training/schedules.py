@@ -7,12 +7,12 @@ Python defines exactly: hosts differ in the last bit of libm's pow and cos.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, localcontext
 from typing import Any
 
+from tfe_bench.cluster.schema import Mismatch, Rule, declare_field, optional_rule
 from tfe_bench.errors import UsageError, check_one_of
 
 DIGITS = Context(prec=50)
@@ -23,9 +23,21 @@ Options = Mapping[str, Any]
 
 
 def is_real_schedule_option(value: Any, low: float = 0.0, high: float = 1e6) -> bool:
-    """Return whether this is a finite number from low to high."""
-    fits = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return fits and math.isfinite(value) and low <= value <= high
+    """Return whether this is a number from low to high."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and low <= value <= high  # (NaN is neither)
+
+
+def bounded_setting(default: Any, low: float, high: float) -> Any:
+    """Declare a field for a number from low to high; None is valid where it is the default."""
+
+    def read_value(value: object) -> object:
+        if not is_real_schedule_option(value, low, high):
+            raise Mismatch(f"a number from {low:g} to {high:g}", "number-out-of-range")
+        return value  # (an integer stays one in headers)
+
+    rule = Rule(read_value, least=low, most=high)
+    return declare_field(optional_rule(rule) if default is None else rule, default)
 
 
 def _is_schedule_count(value: Any, low: int = 1) -> bool:

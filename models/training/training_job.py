@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tfe_bench.cluster import profiles
-from tfe_bench.cluster.jobs import InputSpec, check_known
-from tfe_bench.cluster.schema import Header, checked_field
+from tfe_bench.cluster.jobs import InputSpec
+from tfe_bench.cluster.schema import (
+    Header,
+    Rule,
+    checked_field,
+    choice_field,
+    declare_field,
+    flag_field,
+    header_rule,
+    integer_field,
+    integer_rule,
+    mapping_rule,
+    optional_rule,
+)
 from tfe_bench.cluster.stored import check_name
 from tfe_bench.csv_file import MAX_ROWS
-from tfe_bench.errors import UsageError, check_one_of
+from tfe_bench.errors import UsageError
 from tfe_bench.models.datasets.readers import Array
 from tfe_bench.models.datasets.sources import CombinedSchema, DatasetRef
 from tfe_bench.models.layers.base.public_randomness import (
@@ -34,7 +46,6 @@ MAX_SNAPSHOT_WORDS = 1 << 24
 _HELD_OUT = -1
 # Output of the job with the flags of values that left their range.
 RANGE = "range"
-_CHECKPOINT_NAME = "A checkpoint's name"
 # Fields that appear in a header unless they have their default.
 _OPTIONAL_FIELDS = ("first", "shuffle", "stopping", "snapshots", "watch")
 # Fields in which a checkpoint and the training that continues from it agree.
@@ -53,9 +64,7 @@ _CHECKPOINT_FIELDS: tuple[str, ...] = (
 
 
 @dataclass(frozen=True)
-class CheckpointOptions(
-    Header, subject="The options of checkpoints", code="invalid-parameters", is_complete=True
-):
+class CheckpointOptions(Header, subject="The options of checkpoints", is_complete=True):
     """Options of a training's checkpoints.
 
     Attributes:
@@ -64,13 +73,16 @@ class CheckpointOptions(
         restart: whether to delete existing checkpoints.
     """
 
-    name: str = checked_field()
-    every: int = checked_field(default=100)
-    restart: bool = checked_field(default=False)
+    name: str = declare_field(Rule(lambda name: check_name(name, "A checkpoint's name")))
+    every: int = integer_field(1, MAX_STEPS, default=100)
+    restart: bool = flag_field(default=False)
+
+    def __post_init__(self) -> None:
+        self.check_fields()
 
 
 @dataclass(frozen=True, eq=False)
-class TrainingJob:
+class TrainingJob(Header, subject="A training", writes_defaults=True):
     """One training job.
 
     Attributes:
@@ -96,62 +108,46 @@ class TrainingJob:
             before the first step.
     """
 
-    recipe: Recipe
-    epochs: int
-    rows: int
-    seed: int
+    recipe: Recipe = declare_field(header_rule(Recipe))
+    epochs: int = integer_field(0, MAX_EPOCHS)
+    rows: int = integer_field(0, MAX_ROWS)
+    seed: int = integer_field(0, (1 << 63) - 1)
     _: KW_ONLY
-    profile: str = "local"
-    steps: int | None = None
-    test: int = 0
-    source: DatasetRef | None = None
-    holdout: int = 0
-    saving: CheckpointOptions | None = None
-    deploy: Mapping[str, Any] | None = None
-    guard: int = 0
-    reveal_loss: bool = False
-    trace: bool = False
-    chunk: int = 0
-    first: int = 0
-    shuffle: bool = True
-    stopping: EarlyStoppingRule | None = None
-    snapshots: bool = False
-    watch: str = step.NOTHING
+    profile: str = choice_field(profiles.PROFILES, default="local")
+    steps: int | None = declare_field(optional_rule(integer_rule(1, MAX_STEPS)), None)
+    test: int = integer_field(0, MAX_ROWS, default=0)
+    source: DatasetRef | None = declare_field(optional_rule(header_rule(DatasetRef)), None)
+    holdout: int = integer_field(0, MAX_ROWS, default=0)
+    saving: CheckpointOptions | None = declare_field(
+        optional_rule(header_rule(CheckpointOptions)), None
+    )
+    deploy: Mapping[str, Any] | None = declare_field(
+        optional_rule(mapping_rule(Rule(lambda value: value), 1 << 10)), None
+    )
+    guard: int = integer_field(0, MAX_STEPS, default=0)
+    reveal_loss: bool = flag_field(default=False)
+    trace: bool = flag_field(default=False)
+    chunk: int = integer_field(0, MAX_ROWS, default=0)
+    first: int = checked_field(default=0)
+    shuffle: bool = flag_field(default=True)
+    stopping: EarlyStoppingRule | None = declare_field(
+        optional_rule(header_rule(EarlyStoppingRule)), None
+    )
+    snapshots: bool = flag_field(default=False)
+    watch: str = choice_field((step.NOTHING, step.VALUES, step.ALL), default=step.NOTHING)
     _orders: dict[int, Array] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name, low, high in (
-            ("epochs", 0, MAX_EPOCHS),
-            ("rows", 0 if self.epochs == 0 else 1, MAX_ROWS),
-            ("seed", 0, (1 << 63) - 1),
-            ("test", 0, MAX_ROWS),
-            ("holdout", 0, MAX_ROWS),
-            ("guard", 0, MAX_STEPS),
-            ("chunk", 0, MAX_ROWS),
-        ):
-            _check_integer(name, getattr(self, name), low, high)
-        _check_integer("initial_epoch", self.first, 0, max(0, self.epochs - 1))
-        if self.steps is not None:
-            _check_integer("steps", self.steps, 1, MAX_STEPS)
-        for name in ("reveal_loss", "trace", "shuffle", "snapshots"):
-            if type(getattr(self, name)) is not bool:
-                raise UsageError(
-                    f"Expected true or false as {name}. Received: {getattr(self, name)!r}.",
-                    code="wrong-type",
-                    operation=name,
-                    received=getattr(self, name),
-                )
-        check_one_of(
-            "watch is", self.watch, (step.NOTHING, step.VALUES, step.ALL), operation="watch"
-        )
-        if not isinstance(self.profile, str):
+        self.check_fields()
+        last = max(0, self.epochs - 1)
+        if type(self.first) is not int or not 0 <= self.first <= last:
             raise UsageError(
-                f"Expected a name as profile. Received: {str(self.profile)[:80]!r}.",
-                code="wrong-type",
-                operation="profile",
-                received=str(self.profile)[:80],
+                f"Expected an integer from 0 to {last} as initial_epoch. Received: "
+                f"{str(self.first)[:80]}.",
+                code="number-out-of-range",
+                operation="initial_epoch",
+                received=self.first,
             )
-        profiles.get_profile(self.profile)
         if self.epochs and self.rows < self.recipe.batch:
             raise UsageError(
                 f"Expected at least one batch of rows. Received: {self.rows} rows and batches of "
@@ -229,13 +225,6 @@ class TrainingJob:
                 code="conflicting-options",
                 operation="holdout",
             )
-        if self.saving is not None:
-            check_name(self.saving.name, _CHECKPOINT_NAME)
-            _check_integer("every", self.saving.every, 1, MAX_STEPS)
-            if type(self.saving.restart) is not bool:
-                raise UsageError(
-                    "Expected true or false as restart.", code="wrong-type", operation="restart"
-                )
 
     # ---- steps
 
@@ -286,48 +275,12 @@ class TrainingJob:
 
     def to_header(self) -> dict[str, Any]:
         """Return the job as JSON."""
-        header = {}
-        for job_field in fields(self):
-            value = getattr(self, job_field.name)
-            if job_field.init and (
-                job_field.name not in _OPTIONAL_FIELDS or value != job_field.default
-            ):
-                convert = getattr(value, "to_header", None)
-                header[job_field.name] = value if convert is None else convert()
-        return header
-
-    @classmethod
-    def from_header(cls, header: Mapping[str, Any]) -> TrainingJob:
-        """Read the job of a header from an untrusted source.
-
-        Raises:
-            UsageError, DataError: the header is invalid.
-        """
-        known_names = [job_field.name for job_field in fields(cls) if job_field.init]
-        check_known("train", header, known_names)
-        for name in ("recipe", "epochs", "rows", "seed"):
-            if name not in header:
-                raise UsageError(
-                    f"The program train requires {name!r}.", code="missing-argument", operation=name
-                )
-        options = dict(header)
-        recipe = Recipe.from_header(options.pop("recipe"))
-        source, saving = options.pop("source", None), options.pop("saving", None)
-        deploy = options.get("deploy")
-        if deploy is not None and not isinstance(deploy, Mapping):
-            raise UsageError(
-                "Expected the parameters of the program deploy as deploy.",
-                code="invalid-parameters",
-                operation="deploy",
-            )
-        stopping = options.pop("stopping", None)
-        return cls(
-            recipe,
-            stopping=None if stopping is None else EarlyStoppingRule.from_header(stopping),
-            source=None if source is None else DatasetRef.from_header(source),
-            saving=None if saving is None else CheckpointOptions.from_header(saving),
-            **options,
-        )
+        header = super().to_header()
+        return {
+            name: value
+            for name, value in header.items()
+            if name not in _OPTIONAL_FIELDS or value != getattr(TrainingJob, name)
+        }
 
     def checkpoint_facts(self) -> dict[str, Any]:
         """Return the facts in which a checkpoint and the training that continues from it agree.
@@ -441,13 +394,3 @@ def training_state_name(number: int) -> str:
 def weight_snapshot_name(epoch: int, number: int) -> str:
     """Return the name of a weight array after an epoch of the job (from 0), as its output."""
     return f"epoch{epoch}/{training_state_name(number)}"
-
-
-def _check_integer(name: str, value: object, low: int, high: int) -> None:
-    if type(value) is not int or not low <= value <= high:
-        raise UsageError(
-            f"Expected an integer from {low} to {high} as {name}. Received: {value!r}.",
-            code="number-out-of-range",
-            operation=name,
-            received=value,
-        )

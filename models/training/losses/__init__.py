@@ -46,14 +46,7 @@ def from_header(header: Any) -> Loss:
     """
     options = dict(header)
     cls = type(get_loss(options.pop("name", None)))
-    try:
-        return cls(**options)
-    except TypeError:
-        raise UsageError(
-            f"{cls.name} does not support the options {sorted(map(str, options))}.",
-            code="unknown-option",
-            operation=cls.name,
-        ) from None
+    return cls.from_parameters(options, cls.name)
 
 
 def read_keras_loss(keras_loss: Any) -> tuple[Loss, bool]:

@@ -18,12 +18,12 @@ from tfe_bench.models.training.losses.loss import (
     Loss,
     LossGradient,
     check_label_rows,
-    check_loss_option,
     count_loss_elements,
     flag_bad_label_rows,
     read_label_array,
     sum_loss_terms,
 )
+from tfe_bench.models.training.schedules import bounded_setting
 from tfe_bench.protocols.functions import logarithm, piecewise
 from tfe_bench.protocols.nn import cross_entropy
 from tfe_bench.protocols.session.sharing import Shared
@@ -40,12 +40,8 @@ class SmoothedLoss(Loss):
         label_smoothing: from 0 (none) to 1.
     """
 
-    label_smoothing: float = 0.0
+    label_smoothing: float = bounded_setting(0.0, 0.0, 1.0)
     counts_answers: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_loss_option("label_smoothing of a loss", self.label_smoothing, 0.0, 1.0)
 
     def smooth_labels(self, ops: Operations, y: Shared, classes: int) -> Shared:
         """Return y (1 - s) + s / classes, at y's scale; independent of the model's output."""

@@ -15,7 +15,8 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from tfe_bench.errors import RangeError, UsageError, check_one_of
+from tfe_bench.cluster.schema import Header, choice_field
+from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models.convert.graph import Array
 from tfe_bench.models.datasets.sharing import MAX_LABEL
 from tfe_bench.models.layers.base import (
@@ -27,7 +28,6 @@ from tfe_bench.models.layers.base import (
     reshape_value,
     sum_axes,
 )
-from tfe_bench.models.training.schedules import is_real_schedule_option
 from tfe_bench.protocols.nn import activations
 from tfe_bench.protocols.ring import convert, relational, shapes
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
@@ -47,7 +47,7 @@ LossGradient: TypeAlias = "tuple[Shared, Shared | None]"
 
 
 @dataclass(frozen=True)
-class Loss:
+class Loss(Header, subject="A loss", writes_defaults=True):
     """A loss of Keras, with its options as fields.
 
     Attributes:
@@ -68,7 +68,8 @@ class Loss:
         UsageError: Keras does not accept an option or its value.
     """
 
-    reduction: str = MEAN
+    # ("mean" is Keras' synonym; a mean weighted by samples would need their private sum)
+    reduction: str = choice_field((MEAN, SUM), default=MEAN)
 
     name: ClassVar[str]
     keras_class: ClassVar[str]
@@ -87,8 +88,7 @@ class Loss:
         renamed.accept_deprecated_names(cls, renamed.LOSS)
 
     def __post_init__(self) -> None:
-        # ("mean" is Keras' synonym; a mean weighted by samples would need their private sum)
-        check_one_of("Reductions of a loss are", self.reduction, (MEAN, SUM), operation="reduction")
+        self.check_fields()
 
     # ---- public properties
 
@@ -111,7 +111,7 @@ class Loss:
 
     def to_header(self) -> dict[str, Any]:
         """Return the loss as a JSON object."""
-        return {"name": self.name, **vars(self)}
+        return {"name": self.name, **super().to_header()}
 
     @classmethod
     def list_options(cls) -> list[str]:
@@ -197,21 +197,6 @@ class Loss:
 
 
 renamed.accept_deprecated_names(Loss, renamed.LOSS)
-
-
-def check_loss_option(option_name: str, value: object, low: float, high: float) -> None:
-    """Refuse an option that is not a number from low to high.
-
-    Raises:
-        UsageError: names the option.
-    """
-    if not is_real_schedule_option(value, low, high):
-        raise UsageError(
-            f"Expected {option_name} as a number from {low:g} to {high:g}. Received: {value!r}.",
-            code="number-out-of-range",
-            operation=option_name.split()[0],
-            received=value,
-        )
 
 
 def flag_bad_label_rows(bad: Any) -> Any:

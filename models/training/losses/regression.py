@@ -17,7 +17,6 @@ from tfe_bench.models.training.losses.loss import (
     WHOLE_BITS,
     Loss,
     LossGradient,
-    check_loss_option,
     compute_training_sign,
     count_loss_elements,
     find_negative,
@@ -29,6 +28,7 @@ from tfe_bench.models.training.losses.loss import (
     sum_loss_products,
     sum_loss_terms,
 )
+from tfe_bench.models.training.schedules import bounded_setting
 from tfe_bench.protocols.functions import logarithm, reciprocal
 from tfe_bench.protocols.nn import activations, cross_entropy
 from tfe_bench.protocols.ring import shapes
@@ -79,14 +79,10 @@ class Huber(Loss):
         delta: from 2^-8 to 2^13.
     """
 
-    delta: float = 1.0
+    delta: float = bounded_setting(1.0, SMALLEST, LARGEST)
 
     name = "huber"
     keras_class = "Huber"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_loss_option("delta of a Huber loss", self.delta, SMALLEST, LARGEST)
 
     def compute_gradient(
         self, ops: Operations, z: Shared, y: Shared, with_loss: bool

@@ -53,24 +53,13 @@ def from_header(header: Mapping[str, Any]) -> Optimizer:
         UsageError: the header is invalid.
     """
     settings = dict(header)
-    name, rates = settings.pop("name", None), dict(settings.pop("schedule", {}))
+    name = settings.pop("name", None)
     cls = KINDS.get(name) if isinstance(name, str) else None
     if cls is None:
         raise unknown_name_error(
             f"Unknown optimizer. Received: {name!r}.", name, KINDS, operation="optimizer"
         )
-    unknown_settings = sorted(set(settings) - {setting.name for setting in fields(cls)})
-    if unknown_settings:
-        raise UsageError(
-            f"Optimizer {name} does not have the settings {', '.join(unknown_settings)}.",
-            code="unknown-option",
-            operation=name,
-            received=", ".join(unknown_settings),
-        )
-    undecayed = tuple(settings.pop("undecayed", ()))
-    return cls(
-        LearningRateSchedule(rates.pop("kind", None), rates), undecayed=undecayed, **settings
-    )
+    return cls.from_parameters(settings, cls.kind)
 
 
 def read_keras_optimizer(optimizer: Any, variables: Mapping[str, Any] | None = None) -> Optimizer:

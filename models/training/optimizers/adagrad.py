@@ -13,10 +13,9 @@ from tfe_bench.models.training.optimizers.optimizer import (
     Optimizer,
     OptimizerSlot,
     WeightUpdateTerms,
-    bounded_setting,
     round_half_up,
 )
-from tfe_bench.models.training.schedules import DIGITS
+from tfe_bench.models.training.schedules import DIGITS, bounded_setting
 from tfe_bench.protocols.session.sharing import Shared
 
 # Fractional bits of the sum of squares, which stays below 2^22: a million steps with gradients of

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import ClassVar
 
+from tfe_bench.cluster.schema import flag_field
 from tfe_bench.models.layers.base import ForwardContext, TrainingPrecision
 from tfe_bench.models.training.optimizers import moments
 from tfe_bench.models.training.optimizers.optimizer import OptimizerSlot, WeightUpdateTerms
@@ -26,7 +27,7 @@ from tfe_bench.protocols.session.sharing import Shared
 class Adam(moments.AveragedOptimizer):
     """Steps of the rate's size."""
 
-    amsgrad: bool = False
+    amsgrad: bool = flag_field(default=False)
 
     kind = "adam"
     aliases: ClassVar = {"amsgrad": {"amsgrad": True}, "adamw": {"weight_decay": 0.004}}

@@ -16,10 +16,10 @@ from tfe_bench.models.training.optimizers.optimizer import (
     Optimizer,
     OptimizerSlot,
     WeightUpdateTerms,
-    bounded_setting,
     check_learning_rate,
     round_half_up,
 )
+from tfe_bench.models.training.schedules import bounded_setting
 from tfe_bench.protocols.nn import relu
 from tfe_bench.protocols.session.sharing import Shared
 

@@ -28,12 +28,11 @@ from tfe_bench.models.training.optimizers.optimizer import (
     SHARE_BITS,
     Optimizer,
     WeightUpdateTerms,
-    bounded_setting,
     check_learning_rate,
     choose_factor_exponent,
     round_half_up,
 )
-from tfe_bench.models.training.schedules import DIGITS
+from tfe_bench.models.training.schedules import DIGITS, bounded_setting
 from tfe_bench.protocols.nn import adaptive
 from tfe_bench.protocols.ring import relational, shapes
 from tfe_bench.protocols.session.sharing import Shared

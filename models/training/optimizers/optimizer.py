@@ -11,18 +11,30 @@ from dataclasses import KW_ONLY, Field, dataclass, field, fields
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from math import floor
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
+from tfe_bench.cluster.schema import (
+    Header,
+    Rule,
+    declare_field,
+    flag_field,
+    integer_rule,
+    label_rule,
+    list_field,
+    mapping_rule,
+    object_rule,
+    optional_rule,
+)
 from tfe_bench.errors import UsageError
 from tfe_bench.models.layers.base import ForwardContext, TrainingPrecision, renamed
 from tfe_bench.models.training.schedules import (
     DIGITS,
+    MOST_STEPS,
     LearningRateSchedule,
-    is_real_schedule_option,
+    bounded_setting,
 )
 from tfe_bench.protocols.session.sharing import Shared
 
-T = TypeVar("T")
 # Fractional bits of a clipped mean gradient, and the bits of its magnitude before clipping.
 CLIPPED_BITS, CLIPPED_RANGE = 22, 12
 # Bits of the factor from a summed gradient to its mean, if it is not a power of two.
@@ -35,10 +47,12 @@ BOUND_BITS = 3
 RATE = "rate"
 
 
-def bounded_setting(default: T, low: float, high: float) -> T:
-    """Return a setting from low to high; None is valid where it is the default."""
-    setting: T = field(default=default, metadata={"range": (low, high)})
-    return setting
+_KEY = label_rule(1 << 12, code="wrong-type")
+
+
+def _read_schedule(value: object) -> LearningRateSchedule:
+    options = mapping_rule(Rule(lambda option: option), 1 << 10).read(value)
+    return LearningRateSchedule(options.pop("kind", None), options)
 
 
 def choose_factor_exponent(largest: Decimal | Fraction, bits: int) -> int:
@@ -114,7 +128,7 @@ class WeightUpdateTerms:
 
 
 @dataclass(frozen=True)
-class Optimizer:
+class Optimizer(Header, subject="An optimizer", writes_defaults=True):
     """The update rule of weights, with Keras' names and defaults.
 
     Attributes:
@@ -137,16 +151,20 @@ class Optimizer:
         UsageError: numbers do not fit.
     """
 
-    schedule: LearningRateSchedule
+    schedule: LearningRateSchedule = declare_field(
+        object_rule(LearningRateSchedule, _read_schedule)
+    )
     _: KW_ONLY
     weight_decay: float = bounded_setting(0.0, 0.0, 1e6)
-    undecayed: tuple[str, ...] = ()
+    undecayed: tuple[str, ...] = list_field(_KEY, 0, 1 << 16, default=())
     clipnorm: float | None = bounded_setting(None, 1e-4, 1e3)
     global_clipnorm: float | None = bounded_setting(None, 1e-4, 1e3)
     clipvalue: float | None = bounded_setting(None, 1e-4, 1e3)
-    use_ema: bool = False
+    use_ema: bool = flag_field(default=False)
     ema_momentum: float = bounded_setting(0.99, 0.0, 0.9999)
-    ema_overwrite_frequency: int | None = None
+    ema_overwrite_frequency: int | None = declare_field(
+        optional_rule(integer_rule(1, MOST_STEPS)), None
+    )
 
     kind: ClassVar[str]
     aliases: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
@@ -171,8 +189,7 @@ class Optimizer:
         return SHARE_BITS
 
     def __post_init__(self) -> None:
-        for setting in fields(self):
-            _check_optimizer_setting(setting, getattr(self, setting.name))
+        self.check_fields()
         clipped = [n for n in ("clipnorm", "global_clipnorm", "clipvalue") if getattr(self, n)]
         if len(clipped) > 1:
             raise UsageError(
@@ -180,19 +197,6 @@ class Optimizer:
                 code="conflicting-options",
                 operation="clipping",
                 received=", ".join(clipped),
-            )
-        often = self.ema_overwrite_frequency
-        if often is not None and (type(often) is not int or not 1 <= often <= 10**9):
-            raise UsageError(
-                "Expected ema_overwrite_frequency as None or a number of steps. Received: "
-                f"{often!r}.",
-                code="number-out-of-range",
-                operation="ema_overwrite_frequency",
-                received=often,
-            )
-        if not all(isinstance(key, str) for key in self.undecayed):
-            raise UsageError(
-                "Expected keys of weights as undecayed.", code="wrong-type", operation="undecayed"
             )
         with localcontext(DIGITS):
             decay = Decimal(self.weight_decay) * self.schedule.largest_rate
@@ -248,8 +252,7 @@ class Optimizer:
 
     def to_header(self) -> dict[str, Any]:
         """Return the optimizer as a JSON object."""
-        settings = {"name": self.kind, **vars(self), "schedule": self.schedule.to_header()}
-        return {**settings, "undecayed": list(self.undecayed)}
+        return {"name": self.kind, **super().to_header()}
 
     @classmethod
     def list_own_settings(cls) -> list[Field[Any]]:
@@ -273,27 +276,3 @@ class Optimizer:
 
 
 renamed.accept_deprecated_names(Optimizer, renamed.OPTIMIZER)
-
-
-def _check_optimizer_setting(setting: Field[Any], value: Any) -> None:
-    bounds = setting.metadata.get("range")
-    if bounds is not None:
-        if value is None and setting.default is None:
-            return
-        low, high = bounds
-        if not is_real_schedule_option(value, low, high):
-            raise UsageError(
-                f"Expected {setting.name} of an optimizer as a number from {low} to {high}. "
-                "Received: "
-                f"{value!r}.",
-                code="number-out-of-range",
-                operation=setting.name,
-                received=value,
-            )
-    elif isinstance(setting.default, bool) and not isinstance(value, bool):
-        raise UsageError(
-            f"Expected {setting.name} as true or false. Received: {value!r}.",
-            code="wrong-type",
-            operation=setting.name,
-            received=value,
-        )

@@ -17,10 +17,9 @@ from tfe_bench.models.training.optimizers.optimizer import (
     Optimizer,
     OptimizerSlot,
     WeightUpdateTerms,
-    bounded_setting,
     round_half_up,
 )
-from tfe_bench.models.training.schedules import DIGITS
+from tfe_bench.models.training.schedules import DIGITS, bounded_setting
 from tfe_bench.protocols.nn import adaptive
 from tfe_bench.protocols.session.sharing import Shared
 

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from decimal import localcontext
 from fractions import Fraction
 
+from tfe_bench.cluster.schema import flag_field
 from tfe_bench.models.layers.base import ForwardContext, TrainingPrecision
 from tfe_bench.models.training.optimizers.optimizer import (
     RATE,
     Optimizer,
     OptimizerSlot,
     WeightUpdateTerms,
-    bounded_setting,
     check_learning_rate,
     choose_factor_exponent,
     round_half_up,
 )
-from tfe_bench.models.training.schedules import DIGITS
+from tfe_bench.models.training.schedules import DIGITS, bounded_setting
 from tfe_bench.protocols.session.sharing import Shared
 
 # Bits of c: the rate is exact to 2^-11 of the largest, and a gradient's mean over the batch may
@@ -34,7 +34,7 @@ class Sgd(Optimizer):
     """Steps as large as the gradients. 1 round."""
 
     momentum: float = bounded_setting(0.0, 0.0, 0.9999)
-    nesterov: bool = False
+    nesterov: bool = flag_field(default=False)
 
     kind = "sgd"
     keras_classes = ("SGD",)

@@ -178,7 +178,13 @@ def test_gradients_that_no_exponent_holds_are_refused(rng: np.random.Generator) 
     assert "norms below 4096" in str(refusal.value)
     header = Recipe.build(model, "sgd", "mse").to_header()
     for strange in ({"x": 1}, {header["order"][0]: MOST_EXPONENT + 1}, {header["order"][0]: 1.0}):
-        with raises(UsageError, "unknown-weights", "number-out-of-range", operation="exponents"):
+        with raises(
+            UsageError,
+            "unknown-weights",
+            "number-out-of-range",
+            "wrong-type",
+            operation="exponents",
+        ):
             Recipe.from_header({**header, "exponents": strange})
 
 

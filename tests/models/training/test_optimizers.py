@@ -12,6 +12,7 @@ import pytest
 
 from tests.models.training.bench import LOCAL, Case, Result, batch_rows, train_cases
 from tests.refusals import raises
+from tfe_bench.cluster.schema import flag_rule
 from tfe_bench.cluster.simulate import assert_costs, total_rounds
 from tfe_bench.errors import UsageError
 from tfe_bench.models.layers.base.operations import ProtocolSetting
@@ -247,7 +248,7 @@ def test_weights_of_samples_follow_keras(largest: float, rng: np.random.Generato
     # (gradients are in units of the largest weight: without one, Adam's squares have no bits)
     weights[::BATCH] = largest
     compare_trainings(chosen, rng, 3, 2.0**-6, weights=weights)
-    with raises(UsageError, "number-out-of-range", operation="weighted", received=3):
+    with raises(UsageError, "number-out-of-range", operation="weighted", received="3"):
         Recipe.from_header(
             {**Recipe.build(small_model(L.Dense(2)), "sgd", "mse").to_header(), "weighted": 3}
         )
@@ -297,7 +298,9 @@ def at_the_ends(kind: type[Optimizer], rate: float) -> dict[str, tuple[Any, Any,
     """Return an optimizer of Keras with each setting at both ends of its accepted range."""
     cases = {}
     for setting in kind.list_own_settings():
-        for value in setting.metadata.get("range", (True, False)):
+        rule = setting.metadata["rule"]
+        ends: list[Any] = [True, False] if rule is flag_rule else [rule.least, rule.most]
+        for value in ends:
             name = f"{kind.kind} {setting.name}={value}"
             # (RMSprop's first step is rate / sqrt(1 - rho))
             own = rate * (1 - value) ** 0.5 if setting.name == "rho" else rate

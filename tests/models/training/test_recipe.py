@@ -143,7 +143,7 @@ def test_layers_that_cannot_be_trained_are_named() -> None:
         with raises(UsageError, "unsupported-layer", "too-large", names=(text,)):
             Recipe.build(keras.Sequential(layers), "sgd", "mse")
     strong = keras.Sequential([image, L.Flatten(), L.Dense(2, kernel_regularizer=L2(1.5))])
-    with raises(UsageError, "number-out-of-range", operation="regularizer"):
+    with raises(UsageError, "number-out-of-range", operation="penalties"):
         Recipe.build(strong, "sgd", "mse")
     shared, x = L.Dense(4), keras.Input((4,))
     with raises(UsageError, "unsupported-layer", received=Matching("used twice")):
