@@ -100,8 +100,9 @@ def run_queries(
         draw: a party's noise for a release of a number of rows.
         graphs: key under which graphs are cached.
     """
-    plans = [compile_plan(text, tables, max_rows, rho) for text in texts]
-    facts = [derive_plan(plan, tables) for plan in plans]
+    by_text = {text: compile_plan(text, tables, max_rows, rho) for text in dict.fromkeys(texts)}
+    facts_by_text = {text: derive_plan(plan, tables) for text, plan in by_text.items()}
+    plans, facts = [by_text[text] for text in texts], [facts_by_text[text] for text in texts]
 
     def run_workers(party: Party, *shares: Shared) -> list[dict[str, Shared]]:
         kept: dict[str, dict[str, Shared]] = {}
@@ -139,12 +140,15 @@ def run_queries(
     shared = [words for t in tables.values() for words in (t.words, *t.links.values())]
     done = simulate(run_workers, *shared)
     if not checked:  # the priced bytes are the sent bytes: few rows compare all pairs
-        prices = [
-            price.price_query_plan(
-                plan, fact, {a: tables[n].client_view(n) for a, (n, _) in plan.tables.items()}
+        price_by_text = {
+            text: price.price_query_plan(
+                plan,
+                facts_by_text[text],
+                {a: tables[n].client_view(n) for a, (n, _) in plan.tables.items()},
             )
-            for plan, fact in zip(plans, facts, strict=True)
-        ]
+            for text, plan in by_text.items()
+        }
+        prices = [price_by_text[text] for text in texts]
         declared = tuple(sum(p.cost.by_party(0)[i] for p in prices) for i in range(3))
         # (the number of comparisons of a selection depends on its shuffle)
         off = 0.1 if any("quantile" in str(plan) for plan in plans) else 0

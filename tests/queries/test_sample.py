@@ -18,6 +18,7 @@ from tests.queries.asked import (
 )
 from tests.refusals import raises
 from tfe_bench.errors import PolicyError, UsageError
+from tfe_bench.queries.io import Result
 from tfe_bench.queries.plan import QueryPlan
 from tfe_bench.queries.steps.sample import Sample
 
@@ -57,6 +58,15 @@ def test_a_sample_of_all_rows_is_the_table() -> None:
     check_all(texts, TABLES)
 
 
+def _run_in_sessions(text: str, sessions: int, times: int) -> list[Result]:
+    """Run a query several times in each of some sessions, which keep its graphs."""
+    return [
+        result
+        for _ in range(sessions)
+        for result in run_queries([text] * times, TABLES, graphs="sample " + text)
+    ]
+
+
 def test_rows_are_drawn_anew_and_not_by_their_places() -> None:
     due = {row[0]: row[1] for row in duckdb_answers(["select id, z from t"], TABLES)[0]}
     for source, sizes in {
@@ -64,7 +74,7 @@ def test_rows_are_drawn_anew_and_not_by_their_places() -> None:
         "padded tablesample reservoir(50 percent)": set(range(1, 9)),
         "(select * from t order by id) q tablesample 4 rows": {4},
     }.items():
-        results = run_queries([f"select id, z from {source}"] * 6, TABLES)
+        results = _run_in_sessions(f"select id, z from {source}", 3, 2)
         drawn = [dict(result.rows) for result in results]
         assert {len(result.rows) for result in results} <= sizes
         assert [len(rows) for rows in drawn] == [len(result.rows) for result in results]
@@ -74,7 +84,7 @@ def test_rows_are_drawn_anew_and_not_by_their_places() -> None:
 
 def test_every_row_is_drawn_as_often_as_others() -> None:
     # 60 samples of 5 of 25 rows: each row is in 12 on average, with a deviation of 3.1
-    results = run_queries(["select id from t tablesample 5 rows"] * 60, TABLES)
+    results = _run_in_sessions("select id from t tablesample 5 rows", 12, 5)
     counts = collections.Counter(i for result in results for i in result.columns["id"])
     assert set(counts) == set(range(25)) and max(counts.values()) < 12 + 7 * 3.1
 
