@@ -25,6 +25,8 @@ _FLOAT64_TOLERANCE = 1e-6
 _TOKEN_SHARE = 0.75
 # Models with more weights are verified with one sample.
 _LARGE_MODEL = 1_000_000
+# Most steps of a recurrent layer that run faster one by one than their graph is traced.
+_EAGER_STEPS = 40
 
 
 class KerasConversion(Protocol):
@@ -107,10 +109,15 @@ def run_in_keras(function: Any, *arguments: Any, **named: Any) -> Any:
     """Run a function of Keras on numbers.
 
     TensorFlow's own kernels support channels first, and dilation in transposed convolutions, on
-    some processors only; XLA's kernels support both on all.
+    some processors only; XLA's kernels support both on all.  A long recurrent layer is compiled:
+    Keras would run its steps one by one in Python.
     """
+    sizes = [np.shape(a)[1:2] for a in tf.nest.flatten(arguments)]
+    layers = getattr(function, "_flatten_layers", list)()
+    is_long = max(sizes, default=()) > (_EAGER_STEPS,) and any(hasattr(x, "cell") for x in layers)
+    run = tf.function(function, autograph=False) if is_long else function
     try:
-        return function(*arguments, **named)
+        return run(*arguments, **named)
     except Exception as error:
         is_kernel_error = type(error).__name__ in ("UnimplementedError", "InvalidArgumentError")
         if not is_kernel_error or "CPU" not in str(error):
