@@ -439,12 +439,12 @@ class Header(Request):
         """Read the values of an object that was created directly; it gets what the rules return.
 
         Raises:
-            UsageError: a rule does not accept a value.
+            TfeBenchError: of the header's class: a rule does not accept a value.
         """
         values = {name: getattr(self, name) for name in self.field_names()}
         # (rules return tuples for lists)
         values |= {name: list(value) for name, value in values.items() if type(value) is tuple}
-        for name, value in _read_fields(type(self), values, self._subject, UsageError).items():
+        for name, value in _read_fields(type(self), values, self._subject, self._error).items():
             object.__setattr__(self, name, value)
 
     def to_header(self) -> dict[str, Any]:

@@ -7,13 +7,13 @@ behind lanes that all devices share. It also gives read rates, memory and comput
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, make_dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, make_dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from tfe_bench.benchmarks.technologies.storage import published
-from tfe_bench.cluster.schema import checked_field, declare_field
+from tfe_bench.cluster.schema import Mismatch, Rule, choice_field, declare_field, list_rule
 from tfe_bench.cluster.toml_file import (
     FLAG,
     NUMBER,
@@ -22,8 +22,6 @@ from tfe_bench.cluster.toml_file import (
     load_toml,
     parse_toml,
     prefix_config_errors,
-    quote_received_value,
-    table_field,
 )
 from tfe_bench.errors import ConfigError, check_one_of, did_you_mean
 
@@ -39,17 +37,50 @@ SHIPPED: Final = ("csd", "fpga", "fpga-ssd")
 _MOST_LEVELS: Final = 64
 
 
-def _device_number_field(low: float, high: float) -> dict[str, float]:
-    """Return the metadata of a number field: its accepted interval."""
-    return {"low": low, "high": high}
+def bounded_rule(kind: Rule, least: float, largest: float) -> Rule:
+    """Return a rule for a number of a kind from `least` to `largest`."""
+
+    def read_value(value: object) -> Any:
+        number = kind.read(value)
+        if not least <= number <= largest:
+            raise Mismatch(f"{least:g} to {largest:g}", "number-out-of-range")
+        return number
+
+    return Rule(read_value, least=least, most=largest)
+
+
+def _operations_field(key: str, names: Collection[str], element: Rule) -> Any:
+    """Declare a field for the table ``[key]`` of values by operation; empty if missing."""
+    declared = [(name, Any, declare_field(element, None)) for name in names]
+    table: Any = make_dataclass("_OperationTable", declared, bases=(TomlTable,), frozen=True)
+
+    def read_value(value: object) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise Mismatch(f"a table, [{key}]")
+        values = vars(table.from_parameters(value, f"[{key}]", ConfigError))
+        return {name: each for name, each in values.items() if each is not None}
+
+    return declare_field(Rule(read_value), factory=dict)
+
+
+_POSITIVE = bounded_rule(NUMBER, 1e-9, 1e9)
+_TIMES = list_rule(_POSITIVE, 1, _MOST_LEVELS)
+
+
+def _read_times(value: object) -> tuple[float, ...]:
+    """Read one time, or one for each number of primes from 1."""
+    times: tuple[float, ...] = _TIMES.read(
+        list(value) if isinstance(value, list | tuple) else [value]
+    )
+    return times
 
 
 # Divisors: the least value is above 0.
-_RATE: Final = _device_number_field(1e-3, 1e5)
+_RATE: Final = bounded_rule(NUMBER, 1e-3, 1e5)
 
 
 @dataclass(frozen=True, kw_only=True)
-class StorageDevice:
+class StorageDevice(TomlTable, subject="device"):
     """A device profile; several devices share the host's lanes.
 
     Rates are in GB/s (1e9 bytes), sizes in GB.
@@ -80,42 +111,29 @@ class StorageDevice:
         ConfigError: a field is outside its bounds, or figures contradict each other.
     """
 
-    name: str
-    weights_on: str
-    storage_gigabytes_per_second: float = field(metadata=_RATE)
-    write_gigabytes_per_second: float = field(metadata=_RATE)
-    lane_gigabytes_per_second: float = field(default=1.0, metadata=_RATE)
-    lanes: float = field(default=32, metadata=_device_number_field(1, 4096))
-    lanes_to_storage: float = field(default=0, metadata=_device_number_field(0, 4095))
-    lanes_per_device: float = field(default=16, metadata=_device_number_field(1, 1024))
-    memory_gigabytes: float = field(metadata=_device_number_field(1e-3, 1e5))
-    disk_gigabytes: float = field(metadata=_device_number_field(1e-3, 1e7))
-    key_cache_gigabytes: float = field(default=0, metadata=_device_number_field(0, 1e5))
-    latency_seconds: float = field(default=0, metadata=_device_number_field(0, 10))
-    network_gigabytes_per_second: float = field(default=0, metadata=_device_number_field(0, 1e5))
-    prefetch: bool = True
-    watts: float = field(default=0, metadata=_device_number_field(0, 1e6))
-    price: float = field(default=0, metadata=_device_number_field(0, 1e9))
-    speedup: Mapping[str, float] = field(default_factory=dict)
-    microseconds: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    name: str = declare_field(TEXT)
+    weights_on: str = choice_field(PLACES)
+    storage_gigabytes_per_second: float = declare_field(_RATE)
+    write_gigabytes_per_second: float = declare_field(_RATE)
+    lane_gigabytes_per_second: float = declare_field(_RATE, 1.0)
+    lanes: float = declare_field(bounded_rule(NUMBER, 1, 4096), 32)
+    lanes_to_storage: float = declare_field(bounded_rule(NUMBER, 0, 4095), 0)
+    lanes_per_device: float = declare_field(bounded_rule(NUMBER, 1, 1024), 16)
+    memory_gigabytes: float = declare_field(_RATE)
+    disk_gigabytes: float = declare_field(bounded_rule(NUMBER, 1e-3, 1e7))
+    key_cache_gigabytes: float = declare_field(bounded_rule(NUMBER, 0, 1e5), 0)
+    latency_seconds: float = declare_field(bounded_rule(NUMBER, 0, 10), 0)
+    network_gigabytes_per_second: float = declare_field(bounded_rule(NUMBER, 0, 1e5), 0)
+    prefetch: bool = declare_field(FLAG, True)
+    watts: float = declare_field(bounded_rule(NUMBER, 0, 1e6), 0)
+    price: float = declare_field(bounded_rule(NUMBER, 0, 1e9), 0)
+    speedup: Mapping[str, float] = _operations_field("speedup", ("all", *OPERATIONS), _POSITIVE)
+    microseconds: Mapping[str, tuple[float, ...]] = _operations_field(
+        "microseconds", OPERATIONS, Rule(_read_times)
+    )
 
     def __post_init__(self) -> None:
-        for key, each in _NUMBERS.items():
-            value, low, high = getattr(self, key), each.metadata["low"], each.metadata["high"]
-            if not low <= value <= high:  # also refuses NaN
-                raise ConfigError(
-                    f'"{key}" is {low:g} to {high:g}. Received: {value:g}.',
-                    code="number-out-of-range",
-                    operation=key,
-                )
-        if self.weights_on not in PLACES:
-            raise ConfigError(
-                f'"weights_on" is {" or ".join(PLACES)}. Received: '
-                f"{quote_received_value(self.weights_on)}."
-                f"{did_you_mean(self.weights_on, PLACES)}",
-                code="unknown-name",
-                operation="weights_on",
-            )
+        self.check_fields()
         if self.lanes_to_storage >= self.lanes:
             raise ConfigError(
                 '"lanes_to_storage" must leave lanes for devices. Received: '
@@ -181,46 +199,15 @@ class StorageDevice:
         return times[level - 1] * 1e-6
 
 
-_NUMBERS: Final = {each.name: each for each in fields(StorageDevice) if each.metadata}
-
-
-def _number_table(name: str, keys: Mapping[str, Any]) -> Any:
-    """Return a class of tables of finite numbers by key, with their defaults."""
-    declared = [(key, float, declare_field(NUMBER, default)) for key, default in keys.items()]
-    return make_dataclass(name, declared, bases=(TomlTable,), frozen=True, kw_only=True)
-
-
-_OperationTimes: Any = make_dataclass(
-    "_OperationTimes",
-    [(key, Any, checked_field(default=None)) for key in OPERATIONS],
-    bases=(TomlTable,),
-    frozen=True,
-)
-
-
-_DeviceNumbers: Any = _number_table(
-    "_DeviceNumbers", {key: each.default for key, each in _NUMBERS.items()}
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _DeviceTable(_DeviceNumbers, subject="device"):  # type: ignore[misc, call-arg]
-    name: str = declare_field(TEXT)
-    weights_on: str = declare_field(TEXT)
-    prefetch: bool = declare_field(FLAG, True)
-    speedup: Any = table_field(
-        "speedup", _number_table("_Speedups", dict.fromkeys(("all", *OPERATIONS)))
-    )
-    microseconds: Any = table_field("microseconds", _OperationTimes)
-
-
 def load_device(name: str) -> StorageDevice:
     """Load a profile: one of SHIPPED by its name, or a TOML file.
 
     Raises:
         ConfigError: the profile does not exist or is malformed; the text has file and field.
     """
-    return read_device_or_model_file(name, "A device", dict.fromkeys(SHIPPED), parse_device_profile)
+    return read_device_or_model_file(
+        name, "A device", dict.fromkeys(SHIPPED), StorageDevice.from_header
+    )
 
 
 def read_device_or_model_file(
@@ -251,50 +238,3 @@ def read_device_or_model_file(
         )
     with prefix_config_errors(path.name):
         return make(load_toml(path))
-
-
-def parse_device_profile(values: Mapping[str, Any]) -> StorageDevice:
-    """Build a profile from the tables of its file.
-
-    Raises:
-        ConfigError: a field is missing, unknown, or outside its bounds.
-    """
-    table = _DeviceTable.from_header(values)
-    return StorageDevice(
-        name=table.name,
-        weights_on=table.weights_on,
-        prefetch=table.prefetch,
-        speedup={
-            key: _check_positive(speedup, f"[speedup] {key}")
-            for key, speedup in vars(table.speedup).items()
-            if speedup is not None
-        },
-        microseconds={
-            key: _operation_seconds_by_level(times, f"[microseconds] {key}")
-            for key, times in vars(table.microseconds).items()
-            if times is not None
-        },
-        **{key: getattr(table, key) for key in _NUMBERS},
-    )
-
-
-def _operation_seconds_by_level(value: object, where: str) -> tuple[float, ...]:
-    """Read one time, or one for each number of primes from 1."""
-    times = value if isinstance(value, list) else [value]
-    if not 1 <= len(times) <= _MOST_LEVELS:
-        raise ConfigError(
-            f"{where}: Expected 1 to {_MOST_LEVELS} times. Received: {len(times)}.",
-            code="wrong-number-of-values",
-            operation=where,
-        )
-    return tuple(_check_positive(each, where) for each in times)
-
-
-def _check_positive(value: object, where: str) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and 1e-9 <= value <= 1e9:
-        return float(value)
-    raise ConfigError(
-        f"{where} is a number from 1e-9 to 1e9. Received: {quote_received_value(value)}.",
-        code="number-out-of-range",
-        operation=where,
-    )

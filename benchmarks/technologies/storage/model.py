@@ -12,9 +12,10 @@ from tfe_bench.benchmarks.technologies.storage.device import (
     GIGA,
     OPERATIONS,
     StorageDevice,
+    bounded_rule,
     read_device_or_model_file,
 )
-from tfe_bench.cluster.schema import Mismatch, Rule, declare_field, parsed_field
+from tfe_bench.cluster.schema import declare_field, parsed_field
 from tfe_bench.cluster.toml_file import (
     INTEGER,
     NUMBER,
@@ -172,16 +173,6 @@ def load_device_model(name: str) -> DeviceModel:
     )
 
 
-def _bounded_rule(kind: Rule, least: float, largest: float) -> Rule:
-    def read_value(value: object) -> Any:
-        number = kind.read(value)
-        if not least <= number <= largest:
-            raise Mismatch(f"{least:g} to {largest:g}", "number-out-of-range")
-        return number
-
-    return Rule(read_value)
-
-
 def _read_operation_name(value: object) -> str:
     if (name := TEXT.read(value)) not in OPERATIONS:
         raise ConfigError(
@@ -194,15 +185,15 @@ def _read_operation_name(value: object) -> str:
     return str(name)
 
 
-_GIGABYTES = _bounded_rule(NUMBER, 0, _MOST_GIGABYTES)
-_BYTES = _bounded_rule(NUMBER, 0, _MOST_GIGABYTES * GIGA)
+_GIGABYTES = bounded_rule(NUMBER, 0, _MOST_GIGABYTES)
+_BYTES = bounded_rule(NUMBER, 0, _MOST_GIGABYTES * GIGA)
 
 
 @dataclass(frozen=True)
 class _OperationTable(TomlTable):
     name: str = parsed_field(_read_operation_name)
-    level: int = declare_field(_bounded_rule(INTEGER, 1, _MOST_LEVEL))
-    count: int = declare_field(_bounded_rule(INTEGER, 1, _MOST_OPERATIONS))
+    level: int = declare_field(bounded_rule(INTEGER, 1, _MOST_LEVEL))
+    count: int = declare_field(bounded_rule(INTEGER, 1, _MOST_OPERATIONS))
 
 
 @dataclass(frozen=True)
@@ -211,7 +202,7 @@ class _LayerTable(TomlTable):
     weight_gigabytes: float = declare_field(_GIGABYTES)
     key_gigabytes: float = declare_field(_GIGABYTES, 0.0)
     working_gigabytes: float = declare_field(_GIGABYTES, 0.0)
-    seconds: float | None = declare_field(_bounded_rule(NUMBER, 0, _MOST_SECONDS), None)
+    seconds: float | None = declare_field(bounded_rule(NUMBER, 0, _MOST_SECONDS), None)
     operation: tuple[_OperationTable, ...] = tables_field("operation", _OperationTable)
 
 
