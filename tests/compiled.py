@@ -23,8 +23,8 @@ _INCLUDE = re.compile(rb'^#include "([^"]+)"', re.MULTILINE)
 
 
 @contextmanager
-def _lock(folder: Path) -> Iterator[None]:
-    """Let one test process at a time compile into a folder."""
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Let one test process at a time write into a folder, which is made if necessary."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -85,13 +85,13 @@ def compile_sources(
         command = [*list_flags(source), "-c", str(source)]
         return _make(_FOLDER / folder / f"{source.stem}.o", command, _read_sources(source))
 
-    with _lock(_FOLDER / folder), ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+    with lock_folder(_FOLDER / folder), ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         return list(pool.map(compile_source, sources))
 
 
 def link_objects(name: str, objects: Sequence[Path], flags: Sequence[str]) -> Path:
     """Return the program or library of compiled objects, in their folder."""
     folder = objects[0].parent
-    with _lock(folder):
+    with lock_folder(folder):
         content = b"".join(hashlib.sha256(file.read_bytes()).digest() for file in objects)
         return _make(folder / name, [*map(str, objects), *flags], content)
