@@ -190,7 +190,9 @@ class Recurrent(L.Kind):
         functions: PlaintextFunctions,
     ) -> Array:
         o, count = x.options, STATES[x.options["cell"]]
-        outputs, memories, largest = [], [], [0.0]
+        outputs: list[Array] = []
+        memories: list[Array] = []
+        largest = [0.0]
         mask_values = values[-1] if o["masked"] else np.ones(values[0].shape[:2])
         for d, back in enumerate(o["backwards"]):
             steps, mask = (v[:, ::-1] if back else v for v in (values[0], mask_values))
@@ -419,28 +421,32 @@ def _run_recurrent_direction(
     units = u.shape[0]
     zero = np.zeros((len(steps), units))
     h, c = [*states, zero, zero][:2] if states else [zero, zero]
-    xs = steps @ kernel + w.get("bias", 0.0)
-    outputs = []
-    for t in range(steps.shape[1]):
-        before = h, c
+    xs: Array = steps @ kernel + w.get("bias", 0.0)
+    outputs: list[Array] = []
+
+    # (Typed: a type checker takes ten seconds to infer types through the loop.)
+    def advance_cell(step_input: Array, h: Array, c: Array) -> tuple[Array, Array, Array]:
+        """Return the sums before gates and the next h and c."""
         if kind == "simple":
-            sums = xs[:, t] + h @ u
-            h = f(sums)
-        elif kind == "lstm":
-            sums = xs[:, t] + h @ u
+            sums = step_input + h @ u
+            return sums, f(sums), c
+        if kind == "lstm":
+            sums = step_input + h @ u
             i, forget, g, o = np.split(sums, 4, -1)
             c = memory_gate(forget) * c + s(i) * f(g)
-            h = s(o) * f(c)
-        else:
-            step_input, gate_columns = xs[:, t], 2 * units
-            gates = step_input[:, :gate_columns] + h @ u[:, :gate_columns]
-            z, r = memory_gate(gates[:, :units]), s(gates[:, units:])
-            inner = h @ u[:, gate_columns:] + w.get("inner", 0.0)
-            inner = r * inner if kind == "gru" else (r * h) @ u[:, gate_columns:]
-            sums = np.concatenate([gates, step_input[:, gate_columns:] + inner], -1)
-            h = z * h + (1 - z) * f(sums[:, gate_columns:])
-        largest.append(max(float(np.abs(v).max(initial=0.0)) for v in (sums, h, c)))
+            return sums, s(o) * f(c), c
+        gate_columns = 2 * units
+        gates = step_input[:, :gate_columns] + h @ u[:, :gate_columns]
+        z, r = memory_gate(gates[:, :units]), s(gates[:, units:])
+        inner = h @ u[:, gate_columns:] + w.get("inner", 0.0)
+        inner = r * inner if kind == "gru" else (r * h) @ u[:, gate_columns:]
+        sums = np.concatenate([gates, step_input[:, gate_columns:] + inner], -1)
+        return sums, z * h + (1 - z) * f(sums[:, gate_columns:]), c
+
+    for t in range(steps.shape[1]):
+        sums, next_h, next_c = advance_cell(xs[:, t], h, c)
+        largest.append(max(float(np.abs(v).max(initial=0.0)) for v in (sums, next_h, next_c)))
         is_visible = mask[:, t, None] > 0.5
-        h, c = (np.where(is_visible, v, w) for v, w in zip((h, c), before, strict=True))
+        h, c = np.where(is_visible, next_h, h), np.where(is_visible, next_c, c)
         outputs.append(h * is_visible if x.options["zeroed"] else h)
     return np.stack(outputs, 1), c
