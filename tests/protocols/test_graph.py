@@ -27,6 +27,8 @@ PARTS = ("m", "l1", "l2")
 SEND, RECV = "TfeBench>Send", "TfeBench>Recv"
 ONE_THREAD = """
 import numpy as np
+from tfe_bench.cli import worker
+worker._import_tensorflow()  # without Keras
 import tensorflow as tf
 tf.config.threading.set_inter_op_parallelism_threads(1)
 tf.config.threading.set_intra_op_parallelism_threads(1)
