@@ -113,7 +113,7 @@ def run_in_keras(function: Any, *arguments: Any, **named: Any) -> Any:
     Keras would run its steps one by one in Python.
     """
     sizes = [np.shape(a)[1:2] for a in tf.nest.flatten(arguments)]
-    layers = getattr(function, "_flatten_layers", list)()
+    layers: Any = getattr(function, "_flatten_layers", list)()
     is_long = max(sizes, default=()) > (_EAGER_STEPS,) and any(hasattr(x, "cell") for x in layers)
     run = tf.function(function, autograph=False) if is_long else function
     try:
