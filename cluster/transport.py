@@ -172,13 +172,18 @@ class SessionLink:
             self._notices = {p: blob for p in range(3) if p != self.party}
         self._native.abort(self.handle, str(cause).encode()[:500])
 
+    def mark_finished(self) -> None:
+        """Mark the program as returned on all three parties: no failure ends the session now."""
+        with self._lock:
+            if self._cause is None:
+                self._finished = True
+                self._notices = dict.fromkeys((p for p in range(3) if p != self.party), BYE)
+
     def finish(self) -> None:
         """End a session whose program has returned on all three parties."""
-        with self._lock:
-            if self._cause is not None:
-                return
-            self._finished = True
-            self._notices = dict.fromkeys((p for p in range(3) if p != self.party), BYE)
+        self.mark_finished()
+        if not self._finished:
+            return
         self._native.drain(self.handle, 5000)
         self._native.abort(self.handle, b"the session has ended")
 
@@ -193,12 +198,16 @@ class SessionLink:
         peer: int,
         read: Read,
         write: Write,
-    ) -> None:
+    ) -> bool:
         """Move blobs between the session and a stream until either has ended.
 
         Args:
             read: returns the next blob, grpc.aio.EOF at the end.
             write: sends one.
+
+        Returns:
+            Whether both sides have ended the session in order, so that the next message of the
+            stream belongs to another one.
         """
         self.mark_alive(peer)
         if not self._is_watched:
@@ -215,6 +224,7 @@ class SessionLink:
             await asyncio.wait({incoming}, timeout=LINGER_SECONDS)
             if write_error is not None:
                 self._fail_peer_lost(peer, _stream_failure_reason(write_error))
+            return self._finished and write_error is None and incoming.done() and incoming.result()
         except asyncio.CancelledError:
             self._fail_peer_lost(peer, "it closed the stream")
             raise
@@ -266,7 +276,8 @@ class SessionLink:
         """Record that a peer is alive; from now on its silence counts."""
         self._last_seen[peer] = time.monotonic()
 
-    async def _pump_incoming(self, peer: int, read: Read) -> None:
+    async def _pump_incoming(self, peer: int, read: Read) -> bool:
+        """Move blobs from a stream to the session; return True after the peer's last message."""
         native, handle = self._native, self.handle
         text = ctypes.create_string_buffer(512)
         try:
@@ -276,18 +287,19 @@ class SessionLink:
                     continue
                 if blob == BYE:
                     self._last_seen.pop(peer, None)
-                    return
+                    return True
                 if blob.startswith(NOTICE):
                     self.fail(_parse_peer_notice(blob, peer))
-                    return
-                if native.push(handle, peer, blob, len(blob), text) != 0:
-                    if not self._finished:
-                        reason = text.value.decode(errors="replace")
-                        self.fail(ProtocolError(reason, code="session-aborted"))
-                    return
+                    return False
+                # (a session that has ended accepts no frame, and the peer's last ones may come)
+                if native.push(handle, peer, blob, len(blob), text) != 0 and not self._finished:
+                    reason = text.value.decode(errors="replace")
+                    self.fail(ProtocolError(reason, code="session-aborted"))
+                    return False
             self._fail_peer_lost(peer, "its stream ended")
         except Exception as error:
             self._fail_peer_lost(peer, _stream_failure_reason(error))
+        return False
 
     def _watch_session(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._cause is not None or self._finished:
@@ -324,23 +336,8 @@ def open_worker_channel(
     return grpc_module.secure_channel(target.address, credentials, options=options)
 
 
-async def _read_call_status(call: grpc.aio.StreamStreamCall) -> object:
-    """Return the status with which the other side ends a call, after all its messages."""
-    while isinstance(await call.read(), bytes):
-        pass
-    return await call.code()
-
-
-async def end_worker_call(call: grpc.aio.StreamStreamCall, linger: float = 0.0) -> bool:
-    """End a call of this side; return whether the other side has ended it in order.
-
-    Args:
-        linger: seconds in which the other side may end it.
-    """
-    code: object = None
-    with contextlib.suppress(Exception):
-        async with asyncio.timeout(linger):
-            code = await _read_call_status(call)
+def cancel_worker_call(call: grpc.aio.StreamStreamCall) -> None:
+    """End a call of this side at once."""
     call.cancel()
     # If a write fails because the other side has ended, grpc.aio regards the call as done, and its
     # cancel() has no effect.  The underlying call keeps its connection as long as one message is
@@ -348,7 +345,6 @@ async def end_worker_call(call: grpc.aio.StreamStreamCall, linger: float = 0.0) 
     inner = getattr(call, "_cython_call", None)
     if inner is not None:
         inner.cancel("hung up")
-    return code is grpc.StatusCode.OK
 
 
 def _stream_failure_reason(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Reuse of connections to peers: after a clean end of one job, a connection serves the next."""
+"""Reuse of connections to peers: a stream on which a job has ended in order serves the next."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import grpc
 
-from tfe_bench.cluster.transport import end_worker_call, open_worker_channel
+from tfe_bench.cluster.transport import cancel_worker_call, open_worker_channel
 from tfe_bench.cluster.worker.host import WorkerState
 
 # Idle connections to one peer: for the running job, and for the one that waits behind it.
@@ -22,20 +22,21 @@ class PeerConnection:
     """A channel to a peer, for one job at a time.
 
     Attributes:
-        is_unused: no job has used it.
+        call: the open stream on which the last job has ended in order; None before the first job.
     """
 
     peer: int
     channel: grpc.aio.Channel
     created_at: float = field(default_factory=time.monotonic)
-    is_unused: bool = True
+    call: grpc.aio.StreamStreamCall | None = None
     close_timer: asyncio.TimerHandle | None = None
 
     @property
     def is_usable(self) -> bool:
         """True if it is connected, as far as this side knows, and may serve another job."""
-        ready = self.channel.get_state() is grpc.ChannelConnectivity.READY
-        return ready and time.monotonic() - self.created_at < OLDEST_SECONDS
+        is_ready = self.channel.get_state() is grpc.ChannelConnectivity.READY
+        has_ended = self.call is not None and self.call.done()
+        return is_ready and not has_ended and time.monotonic() - self.created_at < OLDEST_SECONDS
 
 
 class PeerConnections:
@@ -53,7 +54,7 @@ class PeerConnections:
                 connection.close_timer.cancel()
             if connection.is_usable:
                 return connection
-            await connection.channel.close()
+            await self.close_connection(connection, connection.call)
         host = self._host
         key_pair = (host.key, host.certificate) if host.config.tls else None
         return PeerConnection(
@@ -61,31 +62,38 @@ class PeerConnections:
         )
 
     async def return_connection(
-        self,
-        connection: PeerConnection,
-        call: grpc.aio.StreamStreamCall | None = None,
-        linger: float = 0.0,
+        self, connection: PeerConnection, call: grpc.aio.StreamStreamCall
     ) -> None:
-        """End a job's call; close the connection unless the call has ended cleanly.
+        """Keep a connection for the next job.
 
         Args:
-            call: None if it was not started.
-            linger: seconds in which the peer may end it.
+            call: its stream, on which a job has ended in order.
         """
-        ended_cleanly = call is not None and await end_worker_call(call, linger)
+        connection.call = call
         idle = self._idle[connection.peer]
-        if not ended_cleanly or len(idle) == MAX_IDLE or not connection.is_usable:
-            await connection.channel.close()
+        if len(idle) == MAX_IDLE or not connection.is_usable:
+            await self.close_connection(connection, call)
             return
-        connection.is_unused = False
         idle.append(connection)
         connection.close_timer = self._host.loop.call_later(
             IDLE_SECONDS, self._close_idle, connection
         )
 
+    async def close_connection(
+        self, connection: PeerConnection, call: grpc.aio.StreamStreamCall | None
+    ) -> None:
+        """Close a connection.
+
+        Args:
+            call: its stream; None if it was not started.
+        """
+        if call is not None:
+            cancel_worker_call(call)
+        await connection.channel.close()
+
     def _close_idle(self, connection: PeerConnection) -> None:
         self._idle[connection.peer].remove(connection)
-        self._host.start_task(connection.channel.close())
+        self._host.start_task(self.close_connection(connection, connection.call))
 
     async def close(self) -> None:
         """Close all idle connections."""
@@ -94,4 +102,4 @@ class PeerConnections:
                 connection = idle.pop()
                 if connection.close_timer is not None:
                     connection.close_timer.cancel()
-                await connection.channel.close()
+                await self.close_connection(connection, connection.call)

@@ -154,6 +154,7 @@ class JobRunner:
             outputs = program.run(context)
         # No worker closes before all have finished.
         party.exchange(b"done")
+        link.mark_finished()
         measured = {
             "build_seconds": party.build_seconds,
             **context.measurements,
@@ -178,7 +179,7 @@ class JobRunner:
             messages = [wire.event("measured", **measured)]
             for name, output in part.items():
                 messages += results.encode_result_share(self._host.party, name, output)
-            member.events.put(*messages, wire.event("done"))
+            member.finish(results=[*messages, wire.event("done")])
             _log_job_done(member, party.sent_bytes, len(batch))
 
 

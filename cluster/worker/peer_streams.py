@@ -1,8 +1,9 @@
-"""The streams between workers: one per pair for every job, opened before its turn.
+"""The streams between workers: one per pair for every job, taken before its turn.
 
-Party 0 opens its streams as soon as it has a job, and signals on them that the job's turn has
-come; party 1 then opens its own to party 2.  A session begins when a worker has the keys of both
-pairs.
+Party 0 takes its streams as soon as it has a job, and signals on them that the job's turn has
+come; party 1 then takes its own to party 2.  A session begins when a worker has the keys of both
+pairs.  A stream serves one job after the other, each with its own hellos and fresh keys, as long as
+every session on it ends in order: both sides have sent BYE, which is their last message.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class PeerStreams:
                 task.cancel()
 
     async def serve_stream(self, requests: object, context: Call) -> None:
-        """Serve a job's stream of a lower-numbered party."""
+        """Serve a stream of a lower-numbered party: one job after the other."""
         del requests  # read through the context
         name = UNKNOWN
         try:
@@ -117,37 +118,48 @@ class PeerStreams:
                     "This stream is for lower-numbered parties' workers. Received: another caller.",
                     code="unexpected-caller",
                 )
-            peer = caller.index
-            first = await context.read()
-            if not isinstance(first, bytes):
-                return
-            theirs = handshake.Hello.decode(first)
-            # Party 0 opens a job's stream as soon as it has the job; party 1 only after all three
-            # have it.
-            job = await self._wait_for_job(theirs.job, peer)
-            agreement = handshake.KeyAgreement()
-            mine = self._build_hello(job, agreement)
-            await context.write(mine.encode())
-            try:
-                self._check_hello(mine, theirs, peer)
-            except TfeBenchError as error:
-                job.fail(error)
-                return
-            job.set_key(peer, agreement.derive_key(mine, theirs))
-            if peer == 0:
-                if not await self._wait_for_go(job, context):
-                    return
-                self._begin(job)
-            link = await job.wait_link()
-            if link is not None:
-                await link.pump_blobs(peer, context.read, context.write)
-                # If a call ends while its other side still writes, that side treats it as broken.
-                with contextlib.suppress(Exception):
-                    async with asyncio.timeout(LINGER_SECONDS):
-                        await context.read()
+            while await self._serve_session(caller.index, context):
+                pass
         except TfeBenchError as error:
             self._host.outcomes.log_failure(name, f"a stream of {name} is refused", error)
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error)[:500])
+
+    async def _serve_session(self, peer: int, context: Call) -> bool:
+        """Serve a job's session; return whether it ended in order, so that another may follow.
+
+        Raises:
+            TfeBenchError: the peer's hello is malformed, or its job is not here.
+        """
+        first = await context.read()
+        if not isinstance(first, bytes):
+            return False
+        theirs = handshake.Hello.decode(first)
+        # Party 0 opens a job's stream as soon as it has the job; party 1 only after all three
+        # have it.
+        job = await self._wait_for_job(theirs.job, peer)
+        agreement = handshake.KeyAgreement()
+        mine = self._build_hello(job, agreement)
+        await context.write(mine.encode())
+        try:
+            self._check_hello(mine, theirs, peer)
+        except TfeBenchError as error:
+            job.fail(error)
+            return False
+        job.set_key(peer, agreement.derive_key(mine, theirs))
+        if peer == 0:
+            if not await self._wait_for_go(job, context):
+                return False
+            self._begin(job)
+        link = await job.wait_link()
+        if link is None:
+            return False
+        if await link.pump_blobs(peer, context.read, context.write):
+            return True
+        # If a call ends while its other side still writes, that side treats it as broken.
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(LINGER_SECONDS):
+                await context.read()
+        return False
 
     async def _wait_for_go(self, job: Job, context: Call) -> bool:
         """Wait for party 0's signal of the job's turn; return False if the stream ends before."""
@@ -193,29 +205,29 @@ class PeerStreams:
         return job
 
     async def _dial_peer(self, job: Job, peer: int) -> None:
-        """Open this party's stream to a higher-numbered one."""
-        while not await self._open_stream(job, await self.connections.take_connection(peer)):
+        """Take or open this party's stream to a higher-numbered one."""
+        while not await self._begin_session(job, await self.connections.take_connection(peer)):
             pass
 
-    async def _open_stream(self, job: Job, connection: PeerConnection) -> bool:
-        """Open a stream over a connection; return False if it has broken since its last job."""
-        peer, channel = connection.peer, connection.channel
+    async def _begin_session(self, job: Job, connection: PeerConnection) -> bool:
+        """Start a session over a connection; return False if it has broken since its last job."""
+        peer, call = connection.peer, connection.call
         agreement = handshake.KeyAgreement()
         mine = self._build_hello(job, agreement)
-        call: Any = None
         try:
-            if connection.is_unused:
-                await self._wait_connected(self._host.config.parties[peer], channel)
-            call = wire.stub(channel, wire.STREAM)(metadata=(("tfe-party", str(self._host.party)),))
+            if call is None:
+                await self._wait_connected(self._host.config.parties[peer], connection.channel)
+                metadata = (("tfe-party", str(self._host.party)),)
+                call = wire.stub(connection.channel, wire.STREAM)(metadata=metadata)
             try:
                 await call.write(mine.encode())
                 # The client may take long to send its inputs to the peer.
                 first = await call.read()
-            except grpc.RpcError:
+            except (grpc.RpcError, asyncio.InvalidStateError):
                 first = None
             if not isinstance(first, bytes):
-                if not connection.is_unused and not connection.is_usable:
-                    await self.connections.return_connection(connection, call)
+                if connection.call is not None and not connection.is_usable:
+                    await self.connections.close_connection(connection, call)
                     return False
                 details = await call.details() if call.done() else ""
                 raise ClusterError(
@@ -227,7 +239,7 @@ class PeerStreams:
             self._check_hello(mine, theirs, peer)
             job.set_key(peer, agreement.derive_key(mine, theirs))
         except BaseException:
-            await self.connections.return_connection(connection, call)
+            await self.connections.close_connection(connection, call)
             raise
         self._host.start_task(self._pump_dialled(job, connection, call))
         return True
@@ -278,19 +290,19 @@ class PeerStreams:
                 return await ahead
             return await call.read()
 
-        linger = 0.0
+        has_ended_in_order = False
         try:
             if self._host.party == 0 and not await self._send_go(job, peer, ahead, call):
                 return
             link = await job.wait_link()
             if link is not None:
-                await link.pump_blobs(peer, read_next, call.write)
-                with contextlib.suppress(Exception):
-                    await call.done_writing()
-                linger = LINGER_SECONDS
+                has_ended_in_order = await link.pump_blobs(peer, read_next, call.write)
         finally:
             ahead.cancel()
-            await self.connections.return_connection(connection, call, linger)
+            if has_ended_in_order:
+                await self.connections.return_connection(connection, call)
+            else:
+                await self.connections.close_connection(connection, call)
 
     async def _send_go(
         self, job: Job, peer: int, ahead: asyncio.Future[Any], call: grpc.aio.StreamStreamCall

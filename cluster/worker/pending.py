@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tfe_bench.cluster import handshake, wire
@@ -197,13 +197,19 @@ class Job:
             self.link.fail(error)
         return is_first
 
-    def finish(self, error: BaseException | None = None) -> None:
-        """Put the last events, and release the inputs."""
+    def finish(self, error: BaseException | None = None, results: Sequence[bytes] = ()) -> None:
+        """Put the last events, and release the inputs; only the first call has an effect.
+
+        Args:
+            results: messages of a job that has not failed.
+        """
+        if self.over.is_set():
+            return
         self.ended = time.monotonic()
-        if error is not None:
-            self.events.put(wire.encode_failure_event(error))
-        self.events.end()
+        # Before its client receives all results and disconnects, which is no failure.
         self.over.set()
+        self.events.put(*(results if error is None else [wire.encode_failure_event(error)]))
+        self.events.end()
         self.mark_complete()
         self.late_inputs.end_waits()
         self.masked.clear()

@@ -20,7 +20,7 @@ PEER = 2
 
 
 async def _serve_stream(request: AsyncIterator[bytes], context: Any) -> None:
-    """End cleanly after the caller, or at once on request."""
+    """Answer each message, or end at once on request."""
     async for said in request:
         if said == b"break":
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "no")
@@ -41,11 +41,17 @@ async def _start_peer() -> tuple[grpc.aio.Server, str]:
 
 
 async def _run_job(of: PeerConnections, connection: PeerConnection, message: bytes = b"go") -> None:
-    """Make a call over a connection, and end it."""
-    call = wire.stub(connection.channel, wire.STREAM)()
+    """Use the stream of a connection, or its first one."""
+    call = connection.call or wire.stub(connection.channel, wire.STREAM)()
     await call.write(message)
-    await call.done_writing()
-    await of.return_connection(connection, call, 3.0)
+    try:
+        has_ended_in_order = await call.read() == message
+    except grpc.RpcError:
+        has_ended_in_order = False
+    if has_ended_in_order:
+        await of.return_connection(connection, call)
+    else:
+        await of.close_connection(connection, call)
 
 
 def _run_test(test: Callable[[PeerConnections, grpc.aio.Server], Awaitable[None]]) -> None:
@@ -72,11 +78,13 @@ def _run_test(test: Callable[[PeerConnections, grpc.aio.Server], Awaitable[None]
 def test_jobs_in_a_row_use_one_connection() -> None:
     async def test(of: PeerConnections, server: grpc.aio.Server) -> None:
         first = await of.take_connection(PEER)
-        assert first.is_unused
+        assert first.call is None
+        calls: set[Any] = set()
         for _ in range(50):
             await _run_job(of, first)
             assert await of.take_connection(PEER) is first
-            assert not first.is_unused
+            calls.add(first.call)
+        assert len(calls) == 1 and None not in calls
 
     _run_test(test)
 
@@ -100,11 +108,11 @@ def test_what_did_not_end_in_order_serves_no_other_job() -> None:
         for end in (b"break", None):
             connection = await of.take_connection(PEER)
             if end is None:  # before a call
-                await of.return_connection(connection)
+                await of.close_connection(connection, None)
             else:
                 await _run_job(of, connection, end)
             assert connection.channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
-            assert (await of.take_connection(PEER)).is_unused
+            assert (await of.take_connection(PEER)).call is None
 
     _run_test(test)
 
@@ -116,7 +124,22 @@ def test_a_connection_whose_peer_has_gone_is_not_used() -> None:
         await server.stop(0)
         while connection.channel.get_state() is grpc.ChannelConnectivity.READY:
             await asyncio.sleep(0.01)
-        assert (await of.take_connection(PEER)).is_unused
+        assert (await of.take_connection(PEER)).call is None
+
+    _run_test(test)
+
+
+def test_a_stream_that_its_peer_has_ended_is_not_used() -> None:
+    async def test(of: PeerConnections, server: grpc.aio.Server) -> None:
+        connection = await of.take_connection(PEER)
+        await _run_job(of, connection)
+        assert connection.call is not None
+        await connection.call.write(b"break")
+        while not connection.call.done():
+            await asyncio.sleep(0.01)
+        assert connection.channel.get_state() is grpc.ChannelConnectivity.READY
+        assert (await of.take_connection(PEER)).call is None
+        assert connection.channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
 
     _run_test(test)
 
