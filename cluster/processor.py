@@ -36,11 +36,11 @@ class CpuUsage:
         return used, queued / 1e9
 
 
-def _read_proc_file(path: str) -> bytes:
+def read_proc_file(path: str, max_bytes: int = 256) -> bytes:
     """Read a short file of the kernel, 5 times as fast as with Python's file objects."""
     file = os.open(path, os.O_RDONLY)
     try:
-        return os.read(file, 256)
+        return os.read(file, max_bytes)
     finally:
         os.close(file)
 
@@ -66,10 +66,10 @@ def read_cpu_usage() -> CpuUsage | None:
     for task in tasks:
         thread = int(task)
         try:
-            used, queued, _ = map(int, _read_proc_file(f"{_TASKS}/{task}/schedstat").split())
+            used, queued, _ = map(int, read_proc_file(f"{_TASKS}/{task}/schedstat").split())
             name = _thread_names.get(thread)
             if name is None:
-                name = _read_proc_file(f"{_TASKS}/{task}/comm").decode(errors="replace")
+                name = read_proc_file(f"{_TASKS}/{task}/comm").decode(errors="replace")
                 _thread_names[thread] = name
         except (OSError, ValueError):  # the thread has ended, or the kernel does not count
             continue

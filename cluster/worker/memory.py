@@ -7,6 +7,7 @@ import ctypes
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tfe_bench.cluster import processor
 from tfe_bench.protocols.session import ops
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 # A smaller need is accepted without a check.
 _MUCH = 64 << 20
-_STATUS = Path("/proc/self/status")
+_STATUS = "/proc/self/status"
 _CLEAR = Path("/proc/self/clear_refs")
 
 
@@ -34,10 +35,8 @@ def check_job_memory(host: WorkerState, needed: int) -> None:
 
 
 def _read_process_memory(name: str) -> int:
-    for line in _STATUS.read_text().splitlines():
-        if line.startswith(name + ":"):
-            return int(line.split()[1]) * 1024
-    return 0
+    _, label, rest = processor.read_proc_file(_STATUS, 1 << 14).partition(f"\n{name}:".encode())
+    return int(rest.split(None, 1)[0]) * 1024 if label else 0
 
 
 # glibc's malloc.h
