@@ -210,9 +210,10 @@ class Worker:
         deadline = time.monotonic() + 1.5
         for job in jobs_left:
             job.over.wait(max(0.0, deadline - time.monotonic()))
-        with contextlib.suppress(Exception):
-            host.on_loop(self._server.stop(0.5), 2)
+        # First the kept streams: a server waits for the calls that it serves.
         with contextlib.suppress(Exception):
             host.on_loop(self._peer_streams.connections.close(), 1)
+        with contextlib.suppress(Exception):
+            host.on_loop(self._server.stop(0.5), 2)
         host.store.close()
         self._guard.close()
