@@ -78,7 +78,7 @@ class ClientStreams:
             host.jobs.add_job(accepted)
             job = accepted
             host.recheck_job(job)  # (the files may have been reloaded)
-            job.events.put(wire.event("accepted"))
+            job.events.put_messages(wire.event("accepted"))
             # Also if the client disconnects while an event is being sent to it.
             context.add_done_callback(
                 functools.partial(_cancel_job, accepted)  # pyright: ignore[reportArgumentType]
@@ -247,4 +247,4 @@ def _cancel_job(job: Job, _: object) -> None:
 def _report_queue_position(job: Job, before: int) -> None:
     if before:
         log.info("job %s waits: %d before it", job.short_name, before)
-        job.events.put(wire.event("queued", before=before))
+        job.events.put_messages(wire.event("queued", before=before))

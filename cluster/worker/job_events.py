@@ -27,10 +27,10 @@ class JobEvents:
         self._progress: tuple[float, float, str] | None = None
         self._has_ended = False
 
-    def put(self, *messages: bytes) -> None:
+    def put_messages(self, *messages: bytes) -> None:
         """Send messages as soon as possible, small ones together."""
         self._messages.extend(messages)
-        self._waits.notify()
+        self._waits.check_waits()
 
     def report_progress(self, fraction: float, text: str, not_before: float) -> None:
         """Replace the report of progress that is sent next.
@@ -40,10 +40,10 @@ class JobEvents:
         """
         self._progress = not_before, fraction, text
 
-    def end(self) -> None:
+    def end_messages(self) -> None:
         """Mark the last message."""
         self._has_ended = True
-        self._waits.notify()
+        self._waits.check_waits()
 
     async def take_message(self) -> bytes | None:
         """Wait for the next message, and return it; None after the last one."""

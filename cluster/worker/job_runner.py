@@ -36,7 +36,7 @@ class JobRunner:
         """Run a job that party 0 has begun, after those that it has begun before."""
         self._begun.put(job)
 
-    def close(self) -> None:
+    def end_jobs(self) -> None:
         """End `run_jobs` at parties 1 and 2."""
         self._begun.put(None)
 
@@ -50,6 +50,8 @@ class JobRunner:
                 self._run_session(job)
             except TfeBenchError:
                 pass  # it failed before its turn
+            except Exception as error:  # the next job runs all the same
+                log.error("job %s failed: %s", job.short_name, foreign_error_location(error))
             finally:
                 self._host.queue.finish_turn(job.slot)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 
 class LoopWaits:
-    """Waits for conditions: each thread that changes one calls `notify` afterwards.
+    """Waits for conditions: each thread that changes one calls `check_waits` afterwards.
 
     A wait occupies no thread, and a change for which no coroutine waits does not wake the loop.
 
@@ -23,7 +23,7 @@ class LoopWaits:
         self._waits: list[tuple[Callable[[], bool], asyncio.Future[bool]]] = []
         self._is_check_due = False
 
-    def notify(self) -> None:
+    def check_waits(self) -> None:
         """End the waits whose conditions hold now; any thread may call this."""
         if asyncio._get_running_loop() is self._loop:
             self._check_conditions()
@@ -35,7 +35,7 @@ class LoopWaits:
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._check_conditions)
 
-    def watch(self, condition: Callable[[], bool]) -> asyncio.Future[bool]:
+    def watch_condition(self, condition: Callable[[], bool]) -> asyncio.Future[bool]:
         """Return a future of the loop that is done when a condition holds.
 
         Args:
@@ -51,7 +51,7 @@ class LoopWaits:
 
     async def wait_for(self, condition: Callable[[], bool], seconds: float | None = None) -> bool:
         """Wait until a condition holds; return False if it does not within some seconds."""
-        future = self.watch(condition)
+        future = self.watch_condition(condition)
         if future.done():
             return True
         timer = None if seconds is None else self._loop.call_later(seconds, _end_wait, future)

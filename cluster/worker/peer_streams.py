@@ -308,7 +308,9 @@ class PeerStreams:
         self, job: Job, peer: int, ahead: asyncio.Future[Any], call: grpc.aio.StreamStreamCall
     ) -> bool:
         """At party 0: wait for the job's turn, and signal it to a peer."""
-        turn = job.waits.watch(lambda: job.is_turn or job.failed is not None or job.over.is_set())
+        turn = job.waits.watch_condition(
+            lambda: job.is_turn or job.failed is not None or job.over.is_set()
+        )
         await asyncio.wait({ahead, turn}, return_when=asyncio.FIRST_COMPLETED)
         if not turn.done():
             turn.cancel()

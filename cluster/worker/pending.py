@@ -144,12 +144,12 @@ class Job:
     def mark_complete(self) -> None:
         """Mark its inputs except late ones as arrived."""
         self.is_complete = True
-        self.waits.notify()
+        self.waits.check_waits()
 
     def mark_turn(self) -> None:
         """At party 0: mark its turn as come."""
         self.is_turn = True
-        self.waits.notify()
+        self.waits.check_waits()
 
     def mark_running(self) -> None:
         """Mark it as running: from now on its runner ends its events.
@@ -189,7 +189,7 @@ class Job:
                     self.finish(error)
             closers, self._closers = self._closers, []
             self.changed.notify_all()
-        self.waits.notify()
+        self.waits.check_waits()
         self.late_inputs.end_waits(error)
         for closer in closers:
             closer()
@@ -208,8 +208,10 @@ class Job:
         self.ended = time.monotonic()
         # Before its client receives all results and disconnects, which is no failure.
         self.over.set()
-        self.events.put(*(results if error is None else [wire.encode_failure_event(error)]))
-        self.events.end()
+        self.events.put_messages(
+            *(results if error is None else [wire.encode_failure_event(error)])
+        )
+        self.events.end_messages()
         self.mark_complete()
         self.late_inputs.end_waits()
         self.masked.clear()
@@ -236,7 +238,7 @@ class Job:
         """
         self.link = link
         self.keys = dict.fromkeys(self.keys, b"")
-        self.waits.notify()
+        self.waits.check_waits()
 
     async def wait_link(self) -> SessionLink | None:
         """Return the session after its start; None if it does not start."""
@@ -265,7 +267,7 @@ class JobRegistry:
         """
         if self._jobs.setdefault(job.name, job) is not job:
             raise ProtocolError("A job of this name exists already.", code="duplicate-job")
-        self._waits.notify()
+        self._waits.check_waits()
 
     def remove_job(self, job: Job) -> None:
         """Remove a job."""

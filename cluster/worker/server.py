@@ -197,7 +197,7 @@ class Worker:
         """End running and waiting jobs, notify their clients and the peers, and end the server."""
         host = self._host
         host.queue.close()
-        self._job_runner.close()
+        self._job_runner.end_jobs()
         jobs_left = host.jobs.list_jobs()
         for job in jobs_left:
             job.fail(

@@ -99,7 +99,7 @@ def test_a_wait_ends_when_any_thread_has_changed_its_condition(
     def count_up(i: int) -> None:
         for _ in range(300):
             values[i] += 1
-            waits.notify()
+            waits.check_waits()
 
     threads = [threading.Thread(target=count_up, args=(i,)) for i in (0, 1)]
     for thread in threads:
@@ -110,7 +110,7 @@ def test_a_wait_ends_when_any_thread_has_changed_its_condition(
     assert wait_until(lambda: True).result(20) is True
     for thread in threads:
         thread.join()
-    waits.notify()
+    waits.check_waits()
     _on_loop(loop, asyncio.sleep(0))
     assert waits._waits == []
 
@@ -118,9 +118,9 @@ def test_a_wait_ends_when_any_thread_has_changed_its_condition(
 def test_a_change_after_the_end_of_the_loop_is_ignored() -> None:
     loop = asyncio.new_event_loop()
     waits = LoopWaits(loop)
-    waits.watch(lambda: False)
+    waits.watch_condition(lambda: False)
     loop.close()
-    waits.notify()
+    waits.check_waits()
 
 
 # ---- events
@@ -135,13 +135,13 @@ def test_waiting_events_are_one_message_and_the_last_one_ends_them(
     loop: asyncio.AbstractEventLoop,
 ) -> None:
     events = JobEvents(LoopWaits(loop))
-    events.put(wire.event("measured"), wire.event("result"), wire.event("done"))
+    events.put_messages(wire.event("measured"), wire.event("result"), wire.event("done"))
     assert _event_kinds(_on_loop(loop, events.take_message())) == ["measured", "result", "done"]
     large = b"D" * (wire.BUNDLE_BYTES + 1)
-    events.put(large, wire.event("done"))
+    events.put_messages(large, wire.event("done"))
     assert _on_loop(loop, events.take_message()) == large
     assert _event_kinds(_on_loop(loop, events.take_message())) == ["done"]
-    events.end()
+    events.end_messages()
     assert _on_loop(loop, events.take_message()) is None
 
 
@@ -158,7 +158,7 @@ def test_progress_is_sent_from_its_time_on_and_silence_is_broken(
     assert json.loads(message[1:]) == {"event": "progress", "fraction": 0.7, "text": "due"}
     assert _event_kinds(_on_loop(loop, events.take_message())) == ["alive"]
     events.report_progress(1.0, "end", time.monotonic())
-    events.put(wire.event("done"))
+    events.put_messages(wire.event("done"))
     assert _event_kinds(_on_loop(loop, events.take_message())) == ["progress", "done"]
 
 
