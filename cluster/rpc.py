@@ -28,7 +28,7 @@ def ask_worker(
         question = iter([wire.event(method.lower(), **fields)])
         with (
             WorkerCall(channel, method, question, timeout=timeout, wait_for_ready=True) as call,
-            tls_probe.watch_call(call.cancel),
+            tls_probe.watch_call(call.cancel_call),
         ):
             answer = wire.JobStreamReader(call, allow_nan=True).next_event(wire.MOST_ANSWER_BYTES)
     except grpc.RpcError as error:

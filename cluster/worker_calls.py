@@ -82,7 +82,7 @@ class WorkerCall:
         """End the call; see `end_calls`."""
         end_calls([self])
 
-    def cancel(self) -> None:
+    def cancel_call(self) -> None:
         """Cancel the call, which has no effect if it is over."""
         self._call.cancel()
 
@@ -115,7 +115,7 @@ def end_calls(calls: Sequence[WorkerCall], readers: Sequence[threading.Thread] =
     """
     deadline = time.monotonic() + END_SECONDS
     for call in calls:
-        call.cancel()
+        call.cancel_call()
     for call in calls:
         call.wait_ended(deadline)
     for reader in readers:
