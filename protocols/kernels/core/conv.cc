@@ -9,7 +9,7 @@ namespace tfe_bench {
 namespace {
 
 constexpr int64_t kMostRows = 512;  // of a tile: its results stay in the L2 cache
-constexpr int64_t kFewestRows = 128;  // of a tile: Gemm64 packs the kernel again for each
+constexpr int64_t kFewestRows = 128;  // of a tile: Gemm packs the kernel again for each
 constexpr int64_t kTiles = 16;  // to aim at, for up to 8 threads
 constexpr int64_t kMacsPerCycle = 8;  // rough, for the cost estimate only
 
@@ -36,7 +36,7 @@ void ConvolveTile(const ConvShape& s, const Operands& o, int64_t begin, int64_t 
                         std::min(begin + to * kRowsTogether, end), tap, end_tap,
                         patches + from * kRowsTogether * depth);
                });
-      Gemm64(rows, s.filters, depth, patches, depth, o.w[p] + tap * s.channels * s.filters,
+      Gemm(s.bits, rows, s.filters, depth, patches, depth, o.w[p] + tap * s.channels * s.filters,
              s.filters, o.y + begin * s.filters, s.filters, p > 0 || tap > 0, parallel);
     }
   }
@@ -60,7 +60,7 @@ void Conv2D(const ConvShape& s, int pairs, const uint64_t* const* x, const uint6
   }
   if (IsMatrixProduct(s)) {
     for (int p = 0; p < pairs; ++p) {
-      Gemm64(pixels, s.filters, s.channels, x[p], s.channels, w[p], s.filters, y, s.filters, p > 0,
+      Gemm(s.bits, pixels, s.filters, s.channels, x[p], s.channels, w[p], s.filters, y, s.filters, p > 0,
              parallel);
     }
     return;

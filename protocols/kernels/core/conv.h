@@ -17,9 +17,10 @@ struct ConvShape {
   int64_t out_h, out_w;
   int64_t stride_h, stride_w, dilation_h, dilation_w;
   int64_t pad_top, pad_left;
+  int bits = 64;  // low bits of a convolution that are right, as Gemm; others give all 64
 };
 
-// y = sum over p < pairs of conv(x[p], w[p]) mod 2^64; any size, zeros included.
+// y = sum over p < pairs of conv(x[p], w[p]) mod 2^shape.bits; any size, zeros included.
 // x[p] [images, h, w, channels], w[p] [kernel_h, kernel_w, channels, filters], y [images, out_h,
 // out_w, filters], all dense. Patches are laid out as rows of a matrix a tile at a time, 1 MiB per
 // thread; a 1 x 1 kernel with stride 1 multiplies the image where it lies.

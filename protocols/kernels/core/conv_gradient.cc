@@ -12,7 +12,7 @@ namespace tfe_bench {
 namespace {
 
 constexpr int64_t kMostRows = 256;    // of a tile
-constexpr int64_t kDepthRows = 128;   // pixels summed up at a time: the depth of a block of Gemm64
+constexpr int64_t kDepthRows = 128;   // pixels summed up at a time: the depth of a block of Gemm
 constexpr int64_t kParts = 8;         // of the pixels, each with sums of its own
 constexpr int64_t kMacsPerCycle = 8;  // rough, for the cost estimate only
 
@@ -73,7 +73,7 @@ void SendBack(const ConvShape& s, int pairs, const uint64_t* const* d, const uin
       }
       a = joined.data();
     }
-    Gemm64(pixels, depth, filters, a, filters, transposed, depth, sent, depth, false, parallel);
+    Gemm(64, pixels, depth, filters, a, filters, transposed, depth, sent, depth, false, parallel);
     for (int64_t i = 0; i < count; ++i) {
       const int64_t image = (line + i) / s.out_h;
       AddRow(s, (line + i) % s.out_h, sent + i * s.out_w * depth, depth,
@@ -143,7 +143,7 @@ void Conv2DKernelGradient(const ConvShape& s, int pairs, const uint64_t* const* 
                      const int64_t end_tap = std::min(tap + together, taps);
                      const int64_t width = (end_tap - tap) * s.channels;
                      LayOut(s, x[p], from, to, tap, end_tap, patches);
-                     Gemm64(s.filters, width, to - from, across.data(), rows, patches, width,
+                     Gemm(64, s.filters, width, to - from, across.data(), rows, patches, width,
                             sum + tap * s.channels, depth, true, Serial);
                    }
                  }

@@ -18,8 +18,11 @@ CpuFeatures Detect() {
                __builtin_cpu_supports("avx512vl");
   // AES-NI too: the compiler may use it anywhere in a file built with -maes.
   cpu.vaes = cpu.avx512 && cpu.aes && __builtin_cpu_supports("vaes");
+  cpu.ifma = cpu.avx512 && __builtin_cpu_supports("avx512ifma");
   const char* cap = std::getenv("TFE_BENCH_ISA");
-  if (cap != nullptr && std::strcmp(cap, "avx2") == 0) cpu.avx512 = cpu.vaes = false;
+  const bool avx2 = cap != nullptr && std::strcmp(cap, "avx2") == 0;
+  if (avx2) cpu.avx512 = cpu.vaes = false;
+  if (avx2 || (cap != nullptr && std::strcmp(cap, "avx512") == 0)) cpu.ifma = false;
   return cpu;
 }
 

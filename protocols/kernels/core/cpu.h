@@ -9,11 +9,13 @@ struct CpuFeatures {
   bool avx2;    // AVX2, FMA and OS support for ymm
   bool bmi2;
   bool avx512;  // F, BW, DQ, VL and OS support for zmm
+  bool ifma;    // AVX-512 IFMA (implies avx512 here)
   bool vaes;    // VAES on zmm (implies avx512 here)
 };
 
-// Detected once. TFE_BENCH_ISA=avx2 hides avx512 and vaes, so that tests can exercise the AVX2
-// paths on any machine; every path computes the same bits, so it changes speed only.
+// Detected once. TFE_BENCH_ISA=avx2 hides avx512, ifma and vaes, and TFE_BENCH_ISA=avx512 hides ifma,
+// so that tests can exercise the other paths on any machine. Every path computes the same bits that
+// are read, so it changes speed only.
 const CpuFeatures& Cpu();
 
 }  // namespace tfe_bench

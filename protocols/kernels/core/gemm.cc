@@ -216,7 +216,8 @@ void MultiplySplittingDepth(const GemmIsa& isa, const GemmArgs& g, const Paralle
   }
 }
 
-const GemmIsa& ChooseIsa() {
+const GemmIsa& ChooseIsa(int bits) {
+  if (Cpu().ifma && bits <= kGemmIfma.bits) return kGemmIfma;
   if (Cpu().avx512) return kGemmAvx512;
   return Cpu().avx2 && Cpu().bmi2 ? kGemmAvx2 : kGemmPortable;
 }
@@ -256,10 +257,11 @@ void GemmWith(const GemmIsa& isa, const GemmArgs& g, const ParallelFor& parallel
 
 }  // namespace internal
 
-void Gemm64(int64_t m, int64_t n, int64_t k, const uint64_t* a, int64_t lda, const uint64_t* b,
-            int64_t ldb, uint64_t* c, int64_t ldc, bool accumulate, const ParallelFor& parallel) {
-  static const internal::GemmIsa& isa = internal::ChooseIsa();
-  internal::GemmWith(isa, {m, n, k, a, lda, b, ldb, c, ldc, accumulate}, parallel);
+void Gemm(int bits, int64_t m, int64_t n, int64_t k, const uint64_t* a, int64_t lda,
+          const uint64_t* b, int64_t ldb, uint64_t* c, int64_t ldc, bool accumulate,
+          const ParallelFor& parallel) {
+  internal::GemmWith(internal::ChooseIsa(bits), {m, n, k, a, lda, b, ldb, c, ldc, accumulate},
+                     parallel);
 }
 
 }  // namespace tfe_bench

@@ -8,18 +8,19 @@
 
 namespace tfe_bench {
 
-// c[m,n] = a[m,k] * b[k,n] mod 2^64, or c += when `accumulate`. Row major; leading dimensions in
-// elements. Any size, zeros included (k = 0 is the zero matrix). c overlaps neither a nor b.
-// The result does not depend on the instruction set or on the number of threads, the running
-// time does not depend on the values.
-void Gemm64(int64_t m, int64_t n, int64_t k, const uint64_t* a, int64_t lda, const uint64_t* b,
+// c[m,n] = a[m,k] * b[k,n] mod 2^bits, or c += when `accumulate`: the low `bits` bits of each word
+// are right, those above are arbitrary. Row major; leading dimensions in elements. Any size, zeros
+// included (k = 0 is the zero matrix). c overlaps neither a nor b.
+// The low bits do not depend on the instruction set or on the number of threads, the running time
+// does not depend on the values.
+void Gemm(int bits, int64_t m, int64_t n, int64_t k, const uint64_t* a, int64_t lda, const uint64_t* b,
             int64_t ldb, uint64_t* c, int64_t ldc, bool accumulate, const ParallelFor& parallel);
 
 namespace internal {
 
 struct GemmArgs;
 struct GemmIsa;
-// Gemm64 with the instruction set chosen by the caller, for tests of each path on one machine.
+// Gemm with the instruction set chosen by the caller, for tests of each path on one machine.
 void GemmWith(const GemmIsa& isa, const GemmArgs& args, const ParallelFor& parallel);
 
 }  // namespace internal

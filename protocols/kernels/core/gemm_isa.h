@@ -39,6 +39,7 @@ struct GemmArgs {
 };
 
 struct GemmIsa {
+  int bits;                // low bits of each word of c that are right
   int64_t mr, nr;          // register tile of `block`
   int64_t kc;              // rows of b per block, so that a panel of b stays in the L1 cache
   int64_t lanes;           // 64-bit words per vector
@@ -51,11 +52,15 @@ void GemmBlockAvx2(const GemmBlock& g);
 void GemmDotAvx2(const GemmArgs& g);
 void GemmBlockAvx512(const GemmBlock& g);
 void GemmDotAvx512(const GemmArgs& g);
+void GemmBlockIfma(const GemmBlock& g);
+void GemmDotIfma(const GemmArgs& g);
 void GemmBlockPortable(const GemmBlock& g);
 
-inline constexpr GemmIsa kGemmPortable = {4, 8, 256, 1, 1, GemmBlockPortable, nullptr};
-inline constexpr GemmIsa kGemmAvx2 = {2, 8, 256, 4, 3, GemmBlockAvx2, GemmDotAvx2};
-inline constexpr GemmIsa kGemmAvx512 = {8, 24, 128, 8, 10, GemmBlockAvx512, GemmDotAvx512};
+inline constexpr GemmIsa kGemmPortable = {64, 4, 8, 256, 1, 1, GemmBlockPortable, nullptr};
+inline constexpr GemmIsa kGemmAvx2 = {64, 2, 8, 256, 4, 3, GemmBlockAvx2, GemmDotAvx2};
+inline constexpr GemmIsa kGemmAvx512 = {64, 8, 24, 128, 8, 10, GemmBlockAvx512,
+                                       GemmDotAvx512};
+inline constexpr GemmIsa kGemmIfma = {52, 8, 24, 128, 8, 40, GemmBlockIfma, GemmDotIfma};
 
 }  // namespace internal
 }  // namespace tfe_bench

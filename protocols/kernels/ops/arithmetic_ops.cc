@@ -62,7 +62,7 @@ class Batches {
 
 class RingMatMulOp : public Kernel {
  public:
-  using Kernel::Kernel;
+  explicit RingMatMulOp(OpKernelConstruction* c) : Kernel(c), bits_(WidthAttr(c, "bits")) {}
 
   void Work(OpKernelContext* context) override {
     OpInputList a, b;
@@ -93,7 +93,7 @@ class RingMatMulOp : public Kernel {
         int64_t of_a, of_b;
         batches.Find(s, &of_a, &of_b);
         for (int i = 0; i < a.size(); ++i) {
-          Gemm64(m, n, k, Words(a[i]) + of_a * m * k, k, Words(b[i]) + of_b * k * n, n,
+          Gemm(bits_, m, n, k, Words(a[i]) + of_a * m * k, k, Words(b[i]) + of_b * k * n, n,
                  c + s * m * n, n, i > 0, inner);
         }
       }
@@ -106,6 +106,9 @@ class RingMatMulOp : public Kernel {
                [&](int64_t begin, int64_t end) { products(begin, end, Serial); });
     }
   }
+
+ private:
+  const int bits_;
 };
 
 class WideMulOp : public Kernel {
@@ -239,9 +242,10 @@ void MatMulShape(InferenceContext* c) {
   c->set_output(0, out);
 }
 
-// Sum over i of a_i @ b_i over Z_2^64; leading dimensions are batches, which broadcast.
+// Sum over i of a_i @ b_i, of which the low `bits` bits are right; leading dimensions are batches,
+// which broadcast.
 TFE_BENCH_OP("RingMatMul", RingMatMulOp,
-    "a b: N * int64 -> c: int64", "N: int >= 1", Infer<MatMulShape>);
+    "a b: N * int64 -> c: int64", "N: int >= 1; bits: int = 64", Infer<MatMulShape>);
 
 // Sums of x over its second dimension, up to each place, modulo 2^64.
 TFE_BENCH_OP("RunningSum", RunningSumOp,

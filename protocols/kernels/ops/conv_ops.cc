@@ -76,7 +76,11 @@ class ConvOp : public Kernel {
  public:
   explicit ConvOp(OpKernelConstruction* c)
       : Kernel(c), windows_(c), depthwise_(Attr<bool>(c, "depthwise")) {
-    if (kKind != kResult) size_ = SizeAttr(c);
+    if (kKind == kResult) {
+      bits_ = WidthAttr(c, "bits");
+    } else {
+      size_ = SizeAttr(c);
+    }
   }
 
   void Work(OpKernelContext* context) override {
@@ -100,6 +104,7 @@ class ConvOp : public Kernel {
             "TfeBench: a convolution expects images [n, h, w, channels] and a kernel [h, w, "
             "channels, filters]");
     windows_.Complete(&s);
+    s.bits = bits_;
     const TensorShape result =
         ShapeOf({s.images, s.out_h, s.out_w, depthwise_ ? s.channels * s.filters : s.filters});
     Require(kKind == kResult || d.shape() == result,
@@ -133,6 +138,7 @@ class ConvOp : public Kernel {
 
   const Windows windows_;
   const bool depthwise_;
+  int bits_ = 64;
   Sizes size_;
 };
 
@@ -192,8 +198,8 @@ void KernelShape(InferenceContext* c) {
                "dilations: list(int); pads: list(int); "                \
                "padding: {'SAME', 'VALID', 'EXPLICIT'}", Infer<shape>)
 
-// Images a and kernels b.
-CONV_OP("RingConv2D", kResult, ResultShape);
+// Images a and kernels b; the low `bits` bits of each word are right.
+CONV_OP("RingConv2D", kResult, ResultShape).Attr("bits: int = 64");
 // The gradient a of the result and kernels b give that of the images, which have this size.
 CONV_OP("RingConv2DInputGradient", kImages, ImagesShape).Attr("size: list(int)");
 // Images a and the gradient b of the result give that of the kernel, which has this size.
