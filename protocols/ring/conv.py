@@ -260,7 +260,11 @@ def convolve_ring_elements(
             shape, *a, *b, work=math.prod(shape) * products_per_output
         )
     return ops.module().tfe_bench_ring_conv2d(
-        a=a, b=b, depthwise=depthwise, **windows.kernel_attributes
+        a=a,
+        b=b,
+        bits=products.count_read_bits(),
+        depthwise=depthwise,
+        **windows.kernel_attributes,
     )
 
 

@@ -15,9 +15,11 @@ Source: ASTRA (Chaudhari et al., CCSW 2019) and ABY2.0 (Patra et al., USENIX Sec
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,6 +37,26 @@ from tfe_bench.protocols.session.sharing import Shared
 RING = 64
 
 BilinearMap = Callable[[list[Any], list[Any]], Any]
+# Low bits that are read of products, while these are traced.
+_READ_BITS = contextvars.ContextVar("read_bits", default=RING)
+
+
+@contextlib.contextmanager
+def limit_read_bits(bits: int) -> Iterator[None]:
+    """State that only the low bits are read of all ring products that are traced inside.
+
+    Bits above them are arbitrary, and differ between processors.
+    """
+    token = _READ_BITS.set(bits)
+    try:
+        yield
+    finally:
+        _READ_BITS.reset(token)
+
+
+def count_read_bits() -> int:
+    """Return the number of low bits that are read of a ring product that is traced here."""
+    return _READ_BITS.get()
 
 
 @dataclass(frozen=True)
@@ -113,7 +135,7 @@ def sum_matrix_products(a: list[Any], b: list[Any]) -> Any:
         lead = np.broadcast_shapes(left[:-2], right[:-2])
         shape = [*lead, left[-2], right[-1]]
         return tensor_ops.symbolic_result(shape, *a, *b, work=math.prod([*shape, left[-1]]))
-    return ops.module().tfe_bench_ring_mat_mul(a=a, b=b)
+    return ops.module().tfe_bench_ring_mat_mul(a=a, b=b, bits=count_read_bits())
 
 
 def _sum_product_parts(s: Site, products: Sequence[BilinearShareProduct | LocalProduct]) -> Any:
@@ -152,13 +174,14 @@ def _share_sum(
     Rounds: 0 online (1 total). Bits sent: D width per element.
     """
     if s.is_dealer:
-        with s.in_dealing_order():
+        with s.in_dealing_order(), limit_read_bits(width):
             gamma = _sum_product_parts(s, products)
         check(gamma)
         gamma = gamma if dealer_addend is None else gamma + dealer_addend
         masked.deal(s, gamma, None, 0, 0, width)
         return None, tensor_ops.dynamic_shape(gamma)
-    crossed = _sum_product_parts(s, products)
+    with limit_read_bits(width):
+        crossed = _sum_product_parts(s, products)
     check(crossed)
     shape = tensor_ops.dynamic_shape(crossed)
     if s.is_e1:
