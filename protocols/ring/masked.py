@@ -13,7 +13,7 @@ from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.session import ops, sizes, tensor_ops, wide
 from tfe_bench.protocols.session.cost import packed_bits
 from tfe_bench.protocols.session.counting import CostSite
-from tfe_bench.protocols.session.packing import pack_ring_words, receive_packed_ring_words
+from tfe_bench.protocols.session.packing import receive_packed_ring_words
 from tfe_bench.protocols.session.party import K1, K2, Site
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -24,6 +24,13 @@ WIDE = 128
 def mask_operation(name: str, width: int) -> str:
     """Return the operation of Site.apply_mask, "add" or "sub", for a ring of `width` bits."""
     return f"{name}128" if width == WIDE else name
+
+
+def mask_ring_words(s: Site, x: Any, key: int, tensor: int, operation: str, width: int) -> Any:
+    """Return the message x + mask ("add") or x - mask ("sub") mod 2^width."""
+    if width < RING:
+        return s.pack_masked(x, key, tensor, operation, width)
+    return s.apply_mask(x, key, tensor, mask_operation(operation, width))
 
 
 def deal(s: Site, value: Any, shape: Any, tensor: int, slot: int = 0, width: int = RING) -> Any:
@@ -39,8 +46,7 @@ def deal(s: Site, value: Any, shape: Any, tensor: int, slot: int = 0, width: int
     if isinstance(s, CostSite):
         return s.count_dealt(packed_bits(math.prod(shape), min(width, RING)), shape)
     if s.is_dealer:
-        message = s.apply_mask(value, K1, tensor, mask_operation("sub", width))
-        s.send(pack_ring_words(message, width), s.e2, slot, run_ahead=True)
+        s.send(mask_ring_words(s, value, K1, tensor, "sub", width), s.e2, slot, run_ahead=True)
         return None
     if s.is_e1:
         mask = s.mask(K1, tensor, shape)
@@ -53,9 +59,7 @@ def exchange_shares(s: Site, share: Any, tensor: int, slot: int = 0, width: int 
 
     Rounds: 1. Bits sent: E1, E2 width per element each.
     """
-    message = pack_ring_words(
-        s.apply_mask(share, s.own_key, tensor, mask_operation("add", width)), width
-    )
+    message = mask_ring_words(s, share, s.own_key, tensor, "add", width)
     return add_messages(message, s.swap(message, slot), tensor_ops.dynamic_shape(share), width)
 
 

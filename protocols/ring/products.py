@@ -10,6 +10,16 @@ They exchange them under new masks, or first drop bits: floor(z1 / 2^drop) at E1
 ceil(z2 / 2^drop) at E2 is a rounding of z / 2^drop (truncation T4), of which only the bits of a
 small ring are sent. A sum costs as much as one product.
 
+Where bits are dropped, the parties share 2z instead and drop one bit more. It needs one product at
+each party:
+
+    D:  2 z = sum_i (2 l1_x + l2_x) . (2 l1_w + l2_w)
+    E1:     - 2 sum_i (m_x + l1_x) . (m_w + l1_w)
+    E2:     + sum_i (2 m_x - l2_x) . (2 m_w - l2_w)
+
+An identity of bilinear maps over the integers, hence over Z_2^64. No weights of three such products
+give z itself modulo a power of 2 (docs/protocols.md, sums of products).
+
 Source: ASTRA (Chaudhari et al., CCSW 2019) and ABY2.0 (Patra et al., USENIX Security 2021).
 """
 
@@ -26,9 +36,10 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
+from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.ring import checks, masked
 from tfe_bench.protocols.ring.checks import is_integer_between
-from tfe_bench.protocols.session import ops, tensor_ops
+from tfe_bench.protocols.session import ops, sizes, tensor_ops
 from tfe_bench.protocols.session.cost import packed_bits
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import K1, Party, Site
@@ -138,9 +149,34 @@ def sum_matrix_products(a: list[Any], b: list[Any]) -> Any:
     return ops.module().tfe_bench_ring_mat_mul(a=a, b=b, bits=count_read_bits())
 
 
-def _sum_product_parts(s: Site, products: Sequence[BilinearShareProduct | LocalProduct]) -> Any:
-    parts = [_share_product_part(s.is_dealer, s.is_e1, p) for p in products]
+def _sum_product_parts(
+    s: Site, products: Sequence[BilinearShareProduct | LocalProduct], bits: int
+) -> Any:
+    """Return the party's part of the sum, right modulo 2^bits."""
+    with limit_read_bits(bits):
+        parts = [_share_product_part(s.is_dealer, s.is_e1, p) for p in products]
     return functools.reduce(tensor_ops.add, parts)
+
+
+def _sum_single_products(
+    s: Site, products: Sequence[BilinearShareProduct | LocalProduct], bits: int
+) -> Any:
+    """Return the party's part of twice the sum, right modulo 2^(bits + 1): half of it at E1."""
+
+    def combine_fields(v: Shared) -> Any:
+        if s.is_dealer:
+            return tensor_ops.combine(2, v.l1, 1, v.l2)
+        return (
+            tensor_ops.combine(1, v.m, 1, v.l1) if s.is_e1 else tensor_ops.combine(2, v.m, -1, v.l2)
+        )
+
+    def compute_part(p: BilinearShareProduct | LocalProduct) -> Any:
+        if isinstance(p, LocalProduct):
+            return p.part if s.is_e1 else tensor_ops.left_shift(p.part, 1)
+        return p.bilinear([combine_fields(p.x)], [combine_fields(p.w)])
+
+    with limit_read_bits(bits if s.is_e1 else bits + 1):
+        return functools.reduce(tensor_ops.add, [compute_part(p) for p in products])
 
 
 def _share_product_part(
@@ -156,37 +192,6 @@ def _share_product_part(
         return p.bilinear([x.m, x.l1], [w.l1, w.m])
     # (x, not w, is negated: the weights of all layers would be negated at once)
     return p.bilinear([x.m, tensor_ops.neg(x.l2)], [tensor_ops.sub(w.m, w.l2), w.m])
-
-
-def _share_sum(
-    s: Site,
-    products: Sequence[BilinearShareProduct | LocalProduct],
-    width: int,
-    check: Callable[[Any], None],
-    dealer_addend: Any = None,
-) -> tuple[Any, Any]:
-    """Return the evaluators' shares of the sum mod 2^width (None at D), and its shape.
-
-    Args:
-        check: called with the sum's tensor, before anything is sent.
-        dealer_addend: value that D adds, None for nothing.
-
-    Rounds: 0 online (1 total). Bits sent: D width per element.
-    """
-    if s.is_dealer:
-        with s.in_dealing_order(), limit_read_bits(width):
-            gamma = _sum_product_parts(s, products)
-        check(gamma)
-        gamma = gamma if dealer_addend is None else gamma + dealer_addend
-        masked.deal(s, gamma, None, 0, 0, width)
-        return None, tensor_ops.dynamic_shape(gamma)
-    with limit_read_bits(width):
-        crossed = _sum_product_parts(s, products)
-    check(crossed)
-    shape = tensor_ops.dynamic_shape(crossed)
-    if s.is_e1:
-        return s.apply_mask(tensor_ops.neg(crossed), K1, 0, "add", sent=False), shape
-    return tensor_ops.add(crossed, masked.deal(s, None, shape, 0, 0, width)), shape
 
 
 def _check_share_products(
@@ -250,7 +255,18 @@ def exchange_sum(
         return party.count_exchange(total.shape, dealt, *operands, scale=scale, dealer=dealer)
     # (Static shapes are not compared: one role may know less of them than another.)
     s = party.site(name, scale, len(products), *agreed, dealer=dealer)
-    z, shape = _share_sum(s, products, RING, lambda _: None)
+    if s.is_dealer:
+        with s.in_dealing_order():
+            gamma = _sum_product_parts(s, products, RING)
+        masked.deal(s, gamma, None, 0)
+        z, shape = None, tensor_ops.dynamic_shape(gamma)
+    else:
+        crossed = _sum_product_parts(s, products, RING)
+        shape = tensor_ops.dynamic_shape(crossed)
+        if s.is_e1:
+            z = s.apply_mask(tensor_ops.neg(crossed), K1, 0, "add", sent=False)
+        else:
+            z = tensor_ops.add(crossed, masked.deal(s, None, shape, 0))
     return masked.exchange_masked(s, z, shape, 1, 1, scale=scale)
 
 
@@ -274,19 +290,17 @@ def exchange_truncated_sum(
         name: name of the protocol's site, also in errors.
         addend: private, at the scale of the products, broadcast to them.
         bits: k; right for |sum| <= 2^(k-1+drop) - 2^drop, and never fails there.
-        width: bits of the masks' products that D deals. The returned shares are right modulo
+        width: bits of the sum that are shared. The returned shares are right modulo
             2^(width-drop): they contain the bits of a sum below 2^(width-1) that Z_2^bits loses.
-            0: drop + bits, nothing more.
+            0: drop + bits, and no shares are returned.
         dealer_addend: at D, None elsewhere: int64 of the result's shape, in ring units, added to
-            the
-            result. It is part of the product of masks that D deals: no further message is sent.
+            the result. It is part of the product of masks that D deals: no further message is sent.
 
-    Reads `width` bits of all operands.
-    Rounds: 1 online (2 total). Bits sent: D width, E1, E2 bits per element.
+    Reads `width` bits of all operands, and one bit more of masks.
+    Rounds: 1 online (2 total). Bits sent: D width + 1 (64 for 64), E1, E2 bits per element.
     Raises:
         UsageError: as `exchange_sum`; bits, drop and width that do not fit a word, or an addend
-        that
-            does not broadcast.
+            that does not broadcast.
     """
     _check_share_products(name, products, addend)
     integers = isinstance(drop, int) and isinstance(bits, int)
@@ -298,7 +312,7 @@ def exchange_truncated_sum(
             operation=name,
             received=f"drop={drop}, bits={bits}",
         )
-    width = width or drop + bits
+    keeps_shares, width = width > 0, width or drop + bits
     if not is_integer_between(width, drop + bits, RING):
         raise UsageError(
             f"{name} deals {drop + bits} to {RING} bits. Received: {width!r}.",
@@ -308,6 +322,8 @@ def exchange_truncated_sum(
             expected=f"{drop + bits} to {RING}",
         )
     dealer, scale = products[0].dealer, products[0].scale - drop
+    # Twice the sum and one bit more to drop: one product at each party, where the bits fit a word.
+    shift = 1 if width < RING else 0
 
     def check_addend(product: Any) -> None:
         """Reject an addend that would make the sum larger than the value for which D deals."""
@@ -330,15 +346,50 @@ def exchange_truncated_sum(
         z, operands = _count_share_products(party, products)
         check_addend(z)
         u = party.count_dealt(z.shape, *operands, addend)
-        dealt = packed_bits(z.shape.num_elements(), width)
+        dealt = packed_bits(z.shape.num_elements(), width + shift)
         operands += [addend]
         y = party.count_exchange(z.shape, dealt, *operands, scale=scale, width=bits, dealer=dealer)
         return y, u
     s = party.site(name, len(products), drop, bits, width, addend is not None, dealer=dealer)
-    dealer_addend = None if dealer_addend is None else tensor_ops.left_shift(dealer_addend, drop)
-    share, shape = _share_sum(s, products, width, check_addend, dealer_addend)
-    if addend is not None and not s.is_dealer:
-        addend_share = tensor_ops.sub(addend.m, addend.l1) if s.is_e1 else tensor_ops.neg(addend.l2)
-        share = tensor_ops.add(share, addend_share)
-    u = masked.truncate_shares(s, share, drop)
-    return masked.exchange_masked(s, u, shape, 1, 1, scale=scale, width=bits), u
+    sum_parts = _sum_single_products if shift else _sum_product_parts
+    if s.is_dealer:
+        with s.in_dealing_order():
+            gamma = sum_parts(s, products, width)
+        check_addend(gamma)
+        if dealer_addend is not None:
+            gamma = tensor_ops.add(gamma, tensor_ops.left_shift(dealer_addend, drop + shift))
+        message = s.pack_masked(gamma, K1, 0, "sub", width + shift)
+        s.send(message, s.e2, 0, run_ahead=True)
+        return masked.exchange_masked(
+            s, None, tensor_ops.dynamic_shape(gamma), 1, 1, scale=scale, width=bits
+        ), None
+    crossed = sum_parts(s, products, width)
+    check_addend(crossed)
+    n = sizes.tensor_size(crossed)
+    message, u = ops.module().tfe_bench_sum_share(
+        crossed=crossed,
+        addend=_repeat_addend(s, addend, crossed),
+        dealt=s.receive_dealt((n * (width + shift) + 7) // 8, 0, tf.uint8),
+        width=width + shift,
+        drop=drop + shift,
+        bits=bits,
+        shift=shift,
+        keep=keeps_shares,
+        **s._named(s.own_key, 1),
+    )
+    shape = tensor_ops.dynamic_shape(crossed)
+    y = masked.exchange_masked(s, message, shape, 1, 1, scale=scale, width=bits, is_masked=True)
+    return y, u if keeps_shares else None
+
+
+def _repeat_addend(s: Site, addend: Shared | None, total: Any) -> Any:
+    """Return an evaluator's share of an addend: its last axes, which repeat, or all elements."""
+    if addend is None:
+        return tensor_ops.constant([])
+    share = tensor_ops.sub(addend.m, addend.l1) if s.is_e1 else tensor_ops.neg(addend.l2)
+    repeated = list(addend.shape)
+    while repeated and repeated[0] == 1:
+        repeated = repeated[1:]
+    last = list(total.shape)[len(total.shape) - len(repeated) :]
+    is_repeated = None not in repeated and repeated == last
+    return share if is_repeated else tensor_ops.broadcast_to(share, tensor_ops.dynamic_shape(total))

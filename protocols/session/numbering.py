@@ -217,6 +217,12 @@ class Site:
         """
         return ops.module().tfe_bench_apply_mask(x=x, op=op, sent=sent, **self._named(key, tensor))
 
+    def pack_masked(self, x: tf.Tensor, key: int, tensor: int, op: str, width: int) -> tf.Tensor:
+        """Return the message x + mask ("add") or x - mask ("sub") mod 2^width, packed."""
+        return ops.module().tfe_bench_pack_masked(
+            x=x, width=width, subtract=op == "sub", **self._named(key, tensor)
+        )
+
     def permutation(self, key: int, tensor: int, shape: Shape) -> tf.Tensor:
         """Return a secret permutation of range(n) for each row, int32 [rows, n]."""
         return ops.module().tfe_bench_permutation(

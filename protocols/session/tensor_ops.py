@@ -346,6 +346,11 @@ def neg(a: Tensor) -> Tensor:
     return get_raw_op("Neg")(x=a) if is_tensor(a) else -a
 
 
+def combine(p: int, a: Tensor, q: int, b: Tensor) -> Tensor:
+    """Return p a + q b of two tensors of one shape, for small integers p and q."""
+    return ops.module().tfe_bench_combine(x=a, y=b, p=p, q=q)
+
+
 def _binary_node(name: str, python_operator: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
     """Apply a TensorFlow op to two tensors, or Python's operator to anything else."""
     if is_tensor(a) and is_tensor(b):

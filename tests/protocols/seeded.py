@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tfe_bench.protocols.ring import convert
+from tfe_bench.protocols.session.packing import pack_ring_words
 from tfe_bench.protocols.session.party import K1, K2, K3, Site
 
 Patch = pytest.MonkeyPatch
@@ -33,13 +34,20 @@ def drop_mask(site: str, role: str) -> Fault:
     """Send a role's messages without their mask."""
 
     def seed(patch: Patch) -> None:
-        apply_mask = Site.apply_mask
+        apply_mask, pack_masked = Site.apply_mask, Site.pack_masked
 
         def wrong(self: Site, x: Any, *arguments: Any, **options: Any) -> Any:
             here = self.party.site_names[self.number] == site and getattr(self, role)
             return x if here else apply_mask(self, x, *arguments, **options)
 
+        def pack(self: Site, x: Any, key: int, tensor: int, op: str, width: int) -> Any:
+            here = self.party.site_names[self.number] == site and getattr(self, role)
+            return (
+                pack_ring_words(x, width) if here else pack_masked(self, x, key, tensor, op, width)
+            )
+
         patch.setattr(Site, "apply_mask", wrong)
+        patch.setattr(Site, "pack_masked", pack)
 
     return seed
 

@@ -62,6 +62,6 @@ def test_sums_of_products_are_right_at_the_edges_and_cost_what_is_declared(
     small = sim.value(lambda out: out[0][1])
     signed = np.array([int(v) - (int(v) >> (bits - 1) << bits) for v in small])
     assert (np.abs(signed * 2.0**drop - targets) < 2**drop).all()
-    costs = (Cost(64 * n, 64 * n, 64 * n, 1, 2), Cost(40 * n, 24 * n, 24 * n, 1, 2))
+    costs = (Cost(64 * n, 64 * n, 64 * n, 1, 2), Cost(41 * n, 24 * n, 24 * n, 1, 2))
     for i, cost in enumerate(costs):
         assert_costs([out[1][i] for out in sim.outputs], cost, dealer)

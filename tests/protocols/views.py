@@ -38,9 +38,6 @@ WRAP = (64 - LOOSE) // 8
 # Widths of the arrays, one value per element each, in packed messages of incomplete bytes.
 LAYOUTS = {
     ("adaptive_select", 0): ([26] * 3 + [24] * 3, [26] * 5 + [24] * 5 + [26] * 5),
-    ("adaptive_select", 1): ([24], [11]),
-    ("adaptive_select", 2): ([26],),
-    ("adaptive_root", 1): ([14],),
 }
 # Factors' rings of lifted products, in a protocol that is their test.
 LIFTED = (LOOSE, 26, 14)
@@ -169,8 +166,11 @@ def split_message(
         (widths,) = (w for w in LAYOUTS[name, slot] if sum(w) * WORDS == 8 * data.size)
         for part in rows_in(data, widths):
             yield make_message(part, WORDS)
+    elif data.dtype == np.uint8:
+        for part in rows_in(data, [8 * data.size // WORDS]):
+            yield make_message(part, WORDS)
     else:
-        yield make_message(data, WORDS if data.dtype == np.uint8 else min(WORDS, data.size))
+        yield make_message(data, min(WORDS, data.size))
 
 
 @dataclass(frozen=True)
