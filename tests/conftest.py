@@ -21,7 +21,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 import pytest
 
-from tests import fork_server
+from tests import fork_server, high_bits
 
 # A background job of a shell ignores Ctrl-C, and all processes that tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -99,6 +99,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
         worker.start_tensorflow(None)
         del os.environ["TF_ENABLE_ONEDNN_OPTS"]  # (other workers start with the default)
+        high_bits.randomize_unread_bits()
 
 
 @pytest.fixture(autouse=True)
