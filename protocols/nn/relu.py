@@ -113,7 +113,8 @@ def truncated_product(
         bilinear: sum of products of paired operands; None is matmul.
         bias: private, at the scale of the product, broadcast to it.
 
-    Rounds: 1 online, 2 in total. Bits sent: D drop + bits, E1, E2 bits per element of the result.
+    Rounds: 1 online, 2 in total. Bits sent: D drop + bits + 1, E1, E2 bits per element of the
+        result.
     Raises:
         UsageError: rings, dealers or shapes do not fit; bits + drop exceeds 64.
     """
