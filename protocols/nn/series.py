@@ -213,9 +213,7 @@ def evaluate_series(
     if activation.ends is not None:
         return small_ring.lift_signed(party, y, to)
     least = 1 << (y.fractional_bits - 1)  # all results are above -1/2
-    return arithmetic.add_constant(
-        small_ring.extend_nonnegative(party, arithmetic.add_constant(y, least), to), -least
-    )
+    return small_ring.extend_nonnegative(party, y, to, offset=least)
 
 
 def activation_comparison_bits(
@@ -332,6 +330,4 @@ def _sum_activation_series(
     if value_ring >= k:
         return harmonics.evaluate_series(party, "harmonics", series, x, fractional_bits, k)
     y = harmonics.evaluate_series(party, "harmonics", series, x, fractional_bits, value_ring)
-    return arithmetic.add_constant(
-        small_ring.extend_nonnegative(party, arithmetic.add_constant(y, below), k), -below
-    )
+    return small_ring.extend_nonnegative(party, y, k, offset=below)

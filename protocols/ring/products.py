@@ -17,8 +17,8 @@ each party:
     E1:     - 2 sum_i (m_x + l1_x) . (m_w + l1_w)
     E2:     + sum_i (2 m_x - l2_x) . (2 m_w - l2_w)
 
-An identity of bilinear maps over the integers, hence over Z_2^64. Three such products cannot share z
-itself modulo a power of 2 (docs/protocols.md, multiplication and matmul).
+An identity of bilinear maps over the integers, hence over Z_2^64. Three such products cannot share
+z itself modulo a power of 2 (docs/protocols.md, multiplication and matmul).
 
 Source: ASTRA (Chaudhari et al., CCSW 2019) and ABY2.0 (Patra et al., USENIX Security 2021).
 """

@@ -12,13 +12,15 @@ from typing import Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.lazy_tensorflow import tf
-from tfe_bench.protocols.ring import arithmetic, checks, convert, masked
+from tfe_bench.protocols.ring import checks, convert, masked
 from tfe_bench.protocols.ring.products import RING, BilinearShareProduct, exchange_truncated_sum
 from tfe_bench.protocols.session import ops, sizes, tensor_ops
 from tfe_bench.protocols.session.cost import Cost, packed_bits
 from tfe_bench.protocols.session.counting import CostParty
-from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.party import K1, K2, Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
+
+FRESH = 2  # number of the mask of a lifted value
 
 
 def select(party: Party, bits: MaskedBits, x: Shared, y: Shared) -> Shared:
@@ -113,18 +115,20 @@ def reduce_ring(x: Shared, k: int) -> Shared:
     return replace(x, bits=0 if k == 64 else k)
 
 
-def extend_nonnegative(party: Party, x: Shared, to_bits: int = 64) -> Shared:
-    """Return x of Z_2^k with 0 <= x < 2^(k-1) as a value of Z_2^to_bits, exactly.
+def extend_nonnegative(party: Party, x: Shared, to_bits: int = 64, offset: int = 0) -> Shared:
+    """Return x of Z_2^k with 0 <= x + offset < 2^(k-1) as a value of Z_2^to_bits, exactly.
 
-    As an integer x = m - (l1 + l2) + 2^k (om + (1 - msb m) msb(lam)), all of m, l1, l2 mod 2^k and
-    l1 + l2 = lam + 2^k om: D deals om and msb(lam) mod 2^(to_bits-k). The evaluators exchange the
-    sum of their shares under the upper bits of new masks; the lower bits do not change.
+    As an integer x + offset = m - (l1 + l2) + 2^k (om + (1 - msb m) msb(lam)), all of m, l1, l2
+    mod 2^k and l1 + l2 = lam + 2^k om: D deals om and msb(lam) mod 2^(to_bits-k). The evaluators
+    exchange the sum of their shares under the upper bits of new masks; lower bits do not change.
 
     Args:
         to_bits: bits of the larger ring, k < to_bits <= 64.
+        offset: public.
 
     Rounds: 1 online (2 total). Bits sent: D 2 (to_bits - k), E1, E2 to_bits - k per element.
-    Security: two deals and one exchange, all mod 2^(to_bits-k).
+    Security: one deal of two fields, each with its own mask, and one exchange, all mod
+        2^(to_bits-k).
     Raises:
         UsageError: x is not of a smaller ring.
     """
@@ -136,43 +140,62 @@ def extend_nonnegative(party: Party, x: Shared, to_bits: int = 64) -> Shared:
             operation="extend",
             received=repr(x),
         )
-    return _extend_ring_with_shares(party, x, to_bits, to_bits)[0]
+    return _extend_ring_with_shares(party, x, to_bits, 0, offset)[0]
 
 
 def _extend_ring_with_shares(
-    party: Party, x: Shared, to_bits: int, width: int
+    party: Party, x: Shared, to_bits: int, width: int, offset: int
 ) -> tuple[Shared, Any]:
-    """Extend x, unless to_bits is its ring; also return the evaluators' shares mod 2^width."""
-    k, dealt_ring = x.ring_bits, max(to_bits, width)
-    scale, bits = x.fractional_bits, to_bits % 64
+    """Extend x, unless to_bits is its ring; also return the evaluators' shares mod 2^width.
+
+    Args:
+        width: 0 for no shares.
+        offset: public, so that x + offset is not negative.
+    """
+    k, ring = x.ring_bits, max(to_bits, width) - x.ring_bits
+    sent, scale, bits = to_bits - k, x.fractional_bits, to_bits % 64
     if isinstance(party, CostParty):
-        dealt = 2 * packed_bits(x.shape.num_elements(), dealt_ring - k)
-        low_shares = party.count_messages(Cost(dealt, 0, 0, rounds=0, with_dealing=1), x.shape, x)
-        if to_bits == k:
-            return x, low_shares
-        high = party.count_exchange(x.shape, 0, x, low_shares, scale=scale, width=to_bits - k)
-        return replace(high, bits=bits), low_shares
-    s = party.site("extend_small", k, to_bits, width, dealer=x.dealer)
-    shape = tensor_ops.dynamic_shape(x.any)
-    low = replace(x.map(lambda a: tensor_ops.low_bits(a, k)), bits=bits)
-    over = top = share = low_shares = None
+        dealt = 2 * packed_bits(x.shape.num_elements(), ring)
+        shares = party.count_messages(Cost(dealt, 0, 0, rounds=0, with_dealing=1), x.shape, x)
+        if not sent:
+            return x, shares
+        high = party.count_exchange(x.shape, 0, x, shares, scale=scale, width=sent)
+        return replace(high, bits=bits), shares
+    s = party.site("extend_small", k, to_bits, width, offset, dealer=x.dealer)
+    kernels, named = ops.module(), {"k": k, "ring": ring, **s.kernel_attributes()}
+    message = shares = None
     if s.is_dealer:
-        total = tensor_ops.add(low.l1, low.l2)
-        over = tensor_ops.logical_shift(total, k)
-        top = tensor_ops.low_bits(tensor_ops.logical_shift(total, k - 1), 1)
-    wraps = masked.deal(s, over, shape, 0, 0, dealt_ring - k)
-    tops = masked.deal(s, top, shape, 1, 1, dealt_ring - k)
+        dealt = kernels.tfe_bench_lift_deal(l1=x.l1, l2=x.l2, **named)
+        s.send(dealt, s.e2, 0, run_ahead=True)
+    else:
+        n = sizes.tensor_size(x.m)
+        message, shares = kernels.tfe_bench_lift_share(
+            m=x.m,
+            part=x.l1 if s.is_e1 else x.l2,
+            dealt=s.receive_dealt(2 * ((n * ring + 7) // 8), 0, tf.uint8),
+            sent=sent,
+            offset=offset,
+            keep=width > 0,
+            output_mask=FRESH,
+            **named,
+        )
+    shares = shares if width else None
+    if not sent:
+        return x, shares
+    m = None
     if not s.is_dealer:
-        open_tops = tensor_ops.sub(tensor_ops.constant(1), tensor_ops.logical_shift(low.m, k - 1))
-        share = tensor_ops.add(wraps, tensor_ops.mul(open_tops, tops))
-        additive_share = tensor_ops.sub(low.m, low.l1) if s.is_e1 else tensor_ops.neg(low.l2)
-        low_shares = tensor_ops.add(tensor_ops.left_shift(share, k), additive_share)
-    if to_bits == k:
-        return x, low_shares
-    high = masked.exchange_masked(s, share, shape, 2, 2, scale=scale, width=to_bits - k)
-    return arithmetic.add(
-        low, replace(high.map(lambda a: tensor_ops.left_shift(a, k)), bits=bits)
-    ), low_shares
+        m = kernels.tfe_bench_lift_exchange(
+            m=x.m, own=message, got=s.swap(message, 1), k=k, sent=sent, offset=offset
+        )
+    # (masks are made when m is there, as in masked.from_masked)
+    with tf.control_dependencies([] if m is None else [m]):
+        l1, l2 = (
+            None
+            if part is None
+            else kernels.tfe_bench_lift_mask(part=part, k=k, **s._named(key, FRESH))
+            for part, key in ((x.l1, K1), (x.l2, K2))
+        )
+    return replace(x, m=m, l1=l1, l2=l2, bits=bits), shares
 
 
 def lift_signed(party: Party, x: Shared, to_bits: int = 64) -> Shared:
@@ -188,10 +211,7 @@ def lift_signed(party: Party, x: Shared, to_bits: int = 64) -> Shared:
             operation="lift",
             received=repr(x),
         )
-    offset = 1 << (x.ring_bits - 2)
-    return arithmetic.add_constant(
-        extend_nonnegative(party, arithmetic.add_constant(x, offset), to_bits), -offset
-    )
+    return extend_nonnegative(party, x, to_bits, offset=1 << (x.ring_bits - 2))
 
 
 def lift_with_shares(party: Party, x: Shared, to_bits: int, width: int) -> tuple[Shared, Any]:
@@ -217,11 +237,7 @@ def lift_with_shares(party: Party, x: Shared, to_bits: int, width: int) -> tuple
             operation="lift_with_shares",
             received=f"{x!r}, {to_bits}, {width}",
         )
-    offset = 1 << (k - 2)
-    y, share = _extend_ring_with_shares(party, arithmetic.add_constant(x, offset), to_bits, width)
-    if not isinstance(party, CostParty) and y.l1 is not None and y.m is not None:  # (at E1)
-        share = share - offset
-    return arithmetic.add_constant(y, -offset), share
+    return _extend_ring_with_shares(party, x, to_bits, width, 1 << (k - 2))
 
 
 def truncated_product_sum(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from tfe_bench.protocols.ring import convert
+from tfe_bench.protocols.session import ops
 from tfe_bench.protocols.session.packing import pack_ring_words
 from tfe_bench.protocols.session.party import K1, K2, K3, Site
 
@@ -118,6 +120,31 @@ def wrap_under_the_mask_of_the_shifted_word(s: Site, data: Any) -> Any:
     first, second = (tf.cast(tf.bitwise.bitwise_and(m, 2**16 - 1), tf.uint16) for m in masks)
     field = tf.bitcast(tf.reshape(wraps, [-1, 2]), tf.uint16) + second - first
     return tf.concat([words, tf.reshape(tf.bitcast(field, tf.uint8), [-1])], 0)
+
+
+def second_field_under_the_first_mask(width: int) -> Callable[[Site, Any], Any]:
+    """Send the second of D's two packed fields of elements of `width` bits under the first mask."""
+
+    def change(s: Site, data: Any) -> Any:
+        import tensorflow as tf
+
+        half = tf.size(data, out_type=tf.int64) // 2
+        n = 8 * half // width
+        shape = tf.reshape(n, [1])
+        first, second = (s.mask(K1, tensor, shape) for tensor in (0, 1))
+        field = ops.module().tfe_bench_unpack_words(packed=data[half:], n=n, width=width)
+        return tf.concat([data[:half], pack_ring_words(field + second - first, width)], 0)
+
+    return change
+
+
+def change_constant(module: ModuleType, name: str, value: Any) -> Fault:
+    """Give a constant of a protocol's module another value."""
+
+    def seed(patch: Patch) -> None:
+        patch.setattr(module, name, value)
+
+    return seed
 
 
 def leaves_under_a_dealt_mask(patch: Patch) -> None:

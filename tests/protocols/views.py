@@ -166,6 +166,9 @@ def split_message(
         (widths,) = (w for w in LAYOUTS[name, slot] if sum(w) * WORDS == 8 * data.size)
         for part in rows_in(data, widths):
             yield make_message(part, WORDS)
+    elif name == "extend_small" and slot == 0:
+        for part in rows_in(data, [4 * data.size // WORDS] * 2):
+            yield make_message(part, WORDS)
     elif data.dtype == np.uint8:
         for part in rows_in(data, [8 * data.size // WORDS]):
             yield make_message(part, WORDS)

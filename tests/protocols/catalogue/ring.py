@@ -267,7 +267,9 @@ ENTRIES: dict[str, Entry] = {
         many=lambda p, x, y, _: checked_relu(p, x, y, WORDS, LOOSE, 64, LOOSE - 8),
         faults={
             "a flag of ranges without its mask": drop_mask("watch_flag", "is_e1"),
-            "wraps of what is not lifted share a mask": merge_masks("extend_small", {1: 0}),
+            "wraps of what is not lifted share a mask": seeded.change_message(
+                "extend_small", 0, "is_dealer", seeded.second_field_under_the_first_mask(6)
+            ),
         },
     ),
     "in_range": Entry(lambda p, x, y: range_check.in_range(p, x, K), ("all_of",), n=1),
@@ -359,13 +361,21 @@ ENTRIES: dict[str, Entry] = {
         lambda p, x, y: small_ring.lift_signed(p, shrink_ring(p, x)),
         ("extend_small",),
         scalable=True,
-        faults={"an extended ring's wraps share a mask": merge_masks("extend_small", {1: 0})},
+        faults={
+            "an extended ring's wraps share a mask": seeded.change_message(
+                "extend_small", 0, "is_dealer", seeded.second_field_under_the_first_mask(64 - SMALL)
+            )
+        },
     ),
     "extend_some": Entry(
         lambda p, x, y: small_ring.lift_with_shares(p, shrink_ring(p, x), 30, 50)[0],
         ("extend_small",),
         scalable=True,
-        faults={"some bits are lifted under a dealt mask": merge_masks("extend_small", {2: 0})},
+        faults={
+            "some bits are lifted under a dealt mask": seeded.change_constant(
+                small_ring, "FRESH", 0
+            )
+        },
     ),
     "refresh": Entry(
         lambda p, x, y: refresh.refresh(p, arithmetic.add(x, refresh.refresh(p, x))),
