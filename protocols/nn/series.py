@@ -302,20 +302,22 @@ def evaluate_in_ring(
         _activation_result_ring(activation, f, below, added_bits),
     )
     inner = _sum_activation_series(party, activation.series, x, scale, k)
-    if activation.ends is None:
+    # upper + [x below the lower knot] (lower - inner) + [x below the upper one] (inner - upper),
+    # with the values below, between and above the knots: lower, inner, upper
+    if activation.ends is None:  # 0, inner + x / 2, x
         half = replace(small_ring.reduce_ring(x, k), fractional_bits=scale)
-        inner = arithmetic.add(inner, half)
-        lower, upper = arithmetic.neg(inner), arithmetic.sub(arithmetic.add(half, half), inner)
-    else:
-        lower, upper = (
-            arithmetic.add_constant(arithmetic.neg(inner), value << scale)
-            for value in activation.ends
+        steps = [arithmetic.neg(arithmetic.add(inner, half)), arithmetic.sub(inner, half)]
+        return arithmetic.add(
+            arithmetic.add(half, half),
+            small_ring.pick_one_hot(party, is_below, shapes.stack(steps)),
         )
-    # [x below the lower knot] lower + upper - [x below the upper one] upper
-    steps = shapes.stack([lower, arithmetic.neg(upper)])
-    return arithmetic.add(
-        arithmetic.add(inner, upper), small_ring.pick_one_hot(party, is_below, steps)
-    )
+    lower, upper = (value << scale for value in activation.ends)
+    steps = [
+        arithmetic.add_constant(arithmetic.neg(inner), lower),
+        arithmetic.add_constant(inner, -upper),
+    ]
+    picked = small_ring.pick_one_hot(party, is_below, shapes.stack(steps))
+    return arithmetic.add_constant(picked, upper)
 
 
 def _sum_activation_series(

@@ -6,6 +6,7 @@ with |x| < 2^(k-2) is, read mod 2^k, a value of Z_2^k, whose differences fit k b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,11 +21,11 @@ from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import K1, K2, Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
-FRESH = 2  # number of the mask of a lifted value
+FRESH = 2  # number of the mask of an exchanged value
 
 
-def select(party: Party, bits: MaskedBits, x: Shared, y: Shared) -> Shared:
-    """Return x where the bit is 1, else y, both of one ring Z_2^k, k <= 64.
+def select(party: Party, bits: MaskedBits, x: Shared | None, y: Shared) -> Shared:
+    """Return x where the bit is 1, else y, both of one ring Z_2^k, k <= 64; None is zero.
 
     y + b (x - y) = y + o d + (1 - 2o) beta d with d = x - y = m - lam, b = o ^ beta: D deals beta
     and beta lam mod 2^k, and the evaluators exchange the sum of their shares mod 2^k.
@@ -36,41 +37,49 @@ def select(party: Party, bits: MaskedBits, x: Shared, y: Shared) -> Shared:
     Raises:
         UsageError: values of other shapes, rings or dealers, or another number of bits.
     """
-    for value in (x, y):
+    for value in (y,) if x is None else (x, y):
         convert.check_inject("select", bits, value)
-    checks.check_private_pair("select", x, y)
-    if x.limbs != 1 or not x.shape.is_compatible_with(y.shape):
+        checks.check_private_pair("select", value, y)
+    if y.limbs != 1 or not (x is None or x.shape.is_compatible_with(y.shape)):
         raise UsageError(
             f"select expects values of one shape and of one word. Received: {x!r} and {y!r}.",
-            code="shape-mismatch" if x.limbs == 1 else "unsupported-ring",
+            code="shape-mismatch" if y.limbs == 1 else "unsupported-ring",
             operation="select",
             received=f"{x!r}, {y!r}",
         )
-    k = x.ring_bits
-    scale, n = x.fractional_bits, sizes.tensor_size(x.any)
+    k = y.ring_bits
+    scale, n = y.fractional_bits, sizes.tensor_size(y.any)
     if isinstance(party, CostParty):
         return party.count_exchange(
-            x.shape, 2 * packed_bits(n, k), bits, x, y, scale=scale, width=k
+            y.shape, 2 * packed_bits(n, k), bits, x, y, scale=scale, width=k
         )
-    s = party.site("select", k, dealer=x.dealer)
+    s = party.site("select", k, x is None, dealer=y.dealer)
     kernels, named = ops.module(), {**s.kernel_attributes(), "bits": k}
-    share = None
+    nothing, share = tensor_ops.constant([]), None
     if s.is_dealer:
         message = kernels.tfe_bench_small_select_deal(
-            beta=bits.beta, even_l1=y.l1, even_l2=y.l2, odd_l1=x.l1, odd_l2=x.l2, **named
+            beta=bits.beta,
+            even_l1=y.l1,
+            even_l2=y.l2,
+            odd_l1=nothing if x is None else x.l1,
+            odd_l2=nothing if x is None else x.l2,
+            **named,
         )
         s.send(message, s.e2, 0, run_ahead=True)
     else:
+        even_part, odd_part = (
+            nothing if value is None else value.l1 if s.is_e1 else value.l2 for value in (y, x)
+        )
         share = kernels.tfe_bench_small_select_share(
             masked_bits=bits.masked,
             even_m=y.m,
-            even_part=y.l1 if s.is_e1 else y.l2,
-            odd_m=x.m,
-            odd_part=x.l1 if s.is_e1 else x.l2,
+            even_part=even_part,
+            odd_m=nothing if x is None else x.m,
+            odd_part=odd_part,
             dealt=s.receive_dealt(2 * ((n * k + 7) // 8), 0, tf.uint8),
             **named,
         )
-    shape = tensor_ops.dynamic_shape(x.any)
+    shape = tensor_ops.dynamic_shape(y.any)
     return masked.exchange_masked(s, share, shape, 2, 1, scale=scale, width=k, is_masked=True)
 
 
@@ -78,29 +87,32 @@ def pick_one_hot(party: Party, hot: MaskedBits, x: Shared) -> Shared:
     """Return sum_j hot_j x_j over the first axis of x [width, ...], modulo x's ring Z_2^k.
 
     As extremes.pick with k bits instead of 64: D deals beta and beta lam modulo 2^k.
-    Rounds: 1 online (2 total). Bits sent: D 2k per element of x, E1, E2 k per element of the
-        result.
+    Rounds: 1 online (2 total). Bits sent: D 2k per element of x, each row in whole bytes, E1, E2 k
+        per element of the result.
     """
     convert.check_inject("pick", hot, x)
-    k, scale = x.ring_bits, x.fractional_bits
+    k, scale, rows = x.ring_bits, x.fractional_bits, x.shape[0]
     if isinstance(party, CostParty):
-        dealt = 2 * packed_bits(x.shape.num_elements(), k)
+        dealt = 2 * rows * packed_bits(math.prod(x.shape[1:]), k)
         return party.count_exchange(x.shape[1:], dealt, hot, x, scale=scale, width=k)
     s = party.site("pick_small", k, dealer=x.dealer)
-    shape = tensor_ops.dynamic_shape(x.any)
-    known = convert.unpack_bits_to_ring_elements(hot, shape)
-    product = tensor_ops.mul(known, tensor_ops.add(x.l1, x.l2)) if s.is_dealer else None
-    beta = masked.deal(s, known, shape, 0, 0, k)
-    beta_lam = masked.deal(s, product, shape, 1, 1, k)
-    y = None
-    if not s.is_dealer:
-        own_part = tensor_ops.neg(x.l1) if s.is_e1 else tensor_ops.sub(x.m, x.l2)
-        crossed = tensor_ops.sub(tensor_ops.mul(x.m, beta), beta_lam)
-        terms = tensor_ops.add(
-            tensor_ops.mul(known, own_part), tensor_ops.mul(tensor_ops.bit_signs(known), crossed)
+    kernels, named = ops.module(), {**s.kernel_attributes(), "bits": k, "rows": rows}
+    share = None
+    if s.is_dealer:
+        message = kernels.tfe_bench_small_pick_deal(beta=hot.beta, l1=x.l1, l2=x.l2, **named)
+        s.send(message, s.e2, 0, run_ahead=True)
+    else:
+        n = sizes.tensor_size(x.m) // rows
+        share = kernels.tfe_bench_small_pick_share(
+            masked_bits=hot.masked,
+            m=x.m,
+            part=x.l1 if s.is_e1 else x.l2,
+            dealt=s.receive_dealt(2 * rows * ((n * k + 7) // 8), 0, tf.uint8),
+            output_mask=FRESH,
+            **named,
         )
-        y = tensor_ops.reduce_sum(terms, axis=0)
-    return masked.exchange_masked(s, y, shape[1:], 2, 2, scale=scale, width=k)
+    shape = tensor_ops.dynamic_shape(x.any)[1:]
+    return masked.exchange_masked(s, share, shape, FRESH, 1, scale=scale, width=k, is_masked=True)
 
 
 def reduce_ring(x: Shared, k: int) -> Shared:
@@ -281,5 +293,5 @@ def zero_shares_where(party: Party, bits: MaskedBits, x: Shared, to_bits: int = 
     """
     if x.ring_bits == 64:
         return convert.inject(party, bits, x, negated=True)
-    y = select(party, bits, x.map(tensor_ops.zeros_like), x)
+    y = select(party, bits, None, x)
     return extend_nonnegative(party, y, to_bits) if to_bits > y.ring_bits else y

@@ -135,7 +135,9 @@ ENTRIES: dict[str, Entry] = {
         ),
         ("pick_small", "all_of"),
         faults={
-            "what is picked leaves under a dealt mask": merge_masks("pick_small", {2: 1}),
+            "what is picked leaves under a dealt mask": seeded.change_constant(
+                small_ring, "FRESH", 1
+            ),
         },
     ),
     "winner": Entry(
