@@ -8,6 +8,7 @@ the shape alone, so that a protocol can be counted (counting.py) without TensorF
 from __future__ import annotations
 
 import builtins
+import contextlib
 import functools
 import math
 import operator
@@ -346,9 +347,28 @@ def neg(a: Tensor) -> Tensor:
     return get_raw_op("Neg")(x=a) if is_tensor(a) else -a
 
 
-def combine(p: int, a: Tensor, q: int, b: Tensor) -> Tensor:
-    """Return p a + q b of two tensors of one shape, for small integers p and q."""
-    return ops.module().tfe_bench_combine(x=a, y=b, p=p, q=q)
+def combine(*terms: tuple[int, Tensor]) -> Tensor:
+    """Return the sum of tensors of one shape, each times a small integer.
+
+    The words of an expanded seed are not stored: the sum's kernel generates them.
+    """
+    words, seeds = [], []
+    for factor, tensor in terms:
+        source = tensor.op if hasattr(tensor, "op") else None
+        if source is not None and source.type == "EnsureShape":
+            source = source.inputs[0].op
+        is_expanded = source is not None and source.type == "TfeBench>ExpandSeed"
+        (seeds if is_expanded else words).append((factor, source if is_expanded else tensor))
+    waited = [op for _, source in seeds for op in source.control_inputs]
+    with tf.control_dependencies(waited) if waited else contextlib.nullcontext():
+        result = ops.module().tfe_bench_combine(
+            words=[tensor for _, tensor in words],
+            seeds=[source.inputs[0] for _, source in seeds],
+            shape=dynamic_shape(terms[0][1]),
+            factors=[factor for factor, _ in words + seeds],
+        )
+    result.set_shape(terms[0][1].shape)
+    return result
 
 
 def _binary_node(name: str, python_operator: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:

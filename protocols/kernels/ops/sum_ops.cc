@@ -107,28 +107,6 @@ class SumShareOp : public SiteOp {
   bool keep_;
 };
 
-// p x + q y, p and q small integers.
-class CombineOp : public Kernel {
- public:
-  explicit CombineOp(OpKernelConstruction* c) : Kernel(c) {
-    ReadAttrs(c, "p", &p_, "q", &q_);
-  }
-
-  void Work(OpKernelContext* context) override {
-    const Tensor &x = context->input(0), &y = context->input(1);
-    Require(x.shape() == y.shape(), "Combine expects two tensors of one shape");
-    const uint64_t *a = Words(x), *b = Words(y);
-    const uint64_t p = static_cast<uint64_t>(p_), q = static_cast<uint64_t>(q_);
-    uint64_t* to = Words(Allocate(context, 0, x.shape()));
-    ParallelRange(context, x.NumElements(), 2, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) to[i] = p * a[i] + q * b[i];
-    });
-  }
-
- private:
-  int64_t p_, q_;
-};
-
 void SumShareShape(InferenceContext* c) {
   c->set_output(0, c->Vector(c->UnknownDim()));
   c->set_output(1, Attr<bool>(c, "keep") ? c->input(1) : c->Vector(0));
@@ -145,9 +123,6 @@ TFE_BENCH_CALL_OP("SumShare", Evaluator<SumShareOp>,
     "crossed addend: int64, dealt: uint8 -> message: uint8, share: int64",
     MASK_ATTRS "; width: int; drop: int; bits: int; shift: int; keep: bool",
     Infer<SumShareShape>);
-
-TFE_BENCH_OP("Combine", CombineOp,
-    "x y: int64 -> sum: int64", "p: int; q: int", Outputs<0>);
 
 }  // namespace
 }  // namespace tfe_bench
