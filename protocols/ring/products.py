@@ -165,10 +165,10 @@ def _sum_single_products(
 
     def combine_fields(v: Shared) -> Any:
         if s.is_dealer:
-            return tensor_ops.combine((2, v.l1), (1, v.l2))
+            return tensor_ops.combine_terms((2, v.l1), (1, v.l2))
         if s.is_e1:
-            return tensor_ops.combine((1, v.m), (1, v.l1))
-        return tensor_ops.combine((2, v.m), (-1, v.l2))
+            return tensor_ops.combine_terms((1, v.m), (1, v.l1))
+        return tensor_ops.combine_terms((2, v.m), (-1, v.l2))
 
     def compute_part(p: BilinearShareProduct | LocalProduct) -> Any:
         if isinstance(p, LocalProduct):

@@ -347,7 +347,7 @@ def neg(a: Tensor) -> Tensor:
     return get_raw_op("Neg")(x=a) if is_tensor(a) else -a
 
 
-def combine(*terms: tuple[int, Tensor]) -> Tensor:
+def combine_terms(*terms: tuple[int, Tensor]) -> Tensor:
     """Return the sum of tensors of one shape, each times a small integer.
 
     The words of an expanded seed are not stored: the sum's kernel generates them.
