@@ -79,6 +79,7 @@ _HARMONICS = {
     "modulus_bits": 42,
 }
 _SEND = {"site": 5, "slot": 0, "peer": 1, "T": "int64"}
+_LIFT = {**_FIELDS, "k": 20, "ring": 30}
 _ROUTE = {**_SITE, "drop": 10, "cells": 2, "width": 64}
 _CONV = {"N": 1, "depthwise": False, **_WINDOWS}
 _GRADIENT = {**_CONV, "size": [1, 1]}
@@ -89,6 +90,7 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "AndDeal": _FIELDS,
     "AndShare": _FIELDS,
     "ApplyMask": {**_MASK, "op": "add128", "sent": True},
+    "Combine": {"N": 1, "S": 1, "factors": [2, -1]},
     "Compose": {},
     "DecodeFixed": {"fractional_bits": 16},
     "DifferencePlanes": {"bits": 20},
@@ -105,6 +107,10 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "InjectDeal": {**_FIELDS, "bits": 31, "drop": 0},
     "InjectShare": {**_FIELDS, "bits": 31, "drop": 0, "mask": -1, "negate": False},
     "Invert": {},
+    "LiftDeal": _LIFT,
+    "LiftExchange": {"k": 20, "sent": 30, "offset": 5},
+    "LiftMask": {**_MASK, "k": 20},
+    "LiftShare": {**_LIFT, "sent": 30, "offset": 5, "keep": True, "output_mask": 2},
     "LiftedProductDeal": {**_FIELDS, "ring": 20},
     "LiftedProductShare": {**_FIELDS, "ring": 20, "mask": 9},
     "LutDeal": _LUT,
@@ -112,6 +118,7 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "LutExchange": _LUT,
     "Mask": _MASK,
     "PackBits": {},
+    "PackMasked": {**_MASK, "width": 5, "subtract": True},
     "PackWords": {"width": 5},
     "Permutation": _MASK,
     "Permute": {},
@@ -121,10 +128,10 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "PolynomialShare": {**_POLYNOMIAL, "coefficients": [1, 2, 3], "drop": 10},
     "RangeDigest": {**_SITE, "width": 40, "low": 4},
     "Recv": {**_SEND, "index": 0},
-    "RingConv2D": _CONV,
+    "RingConv2D": {**_CONV, "bits": 48},
     "RingConv2DInputGradient": _GRADIENT,
     "RingConv2DKernelGradient": _GRADIENT,
-    "RingMatMul": {"N": 1},
+    "RingMatMul": {"N": 1, "bits": 48},
     "RunningSum": {"exclusive": False, "reverse": True},
     "UnpoolDeal": _ROUTE,
     "UnpoolShare": _ROUTE,
@@ -132,8 +139,11 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "SelectShare": {**_SELECT, "drop": 3},
     "Send": {**_SEND, "run_ahead": False, "deps": ""},
     "SendInLoop": {**_SEND, "site": 6, "run_ahead": False, "deps": ""},
+    "SmallPickDeal": {**_FIELDS, "bits": 20, "rows": 1},
+    "SmallPickShare": {**_FIELDS, "bits": 20, "rows": 1, "output_mask": 2},
     "SmallSelectDeal": {**_FIELDS, "bits": 20},
     "SmallSelectShare": {**_FIELDS, "bits": 20},
+    "SumShare": {**_MASK, "width": 40, "drop": 10, "bits": 30, "shift": 1, "keep": True},
     "TakeCells": _CELLS,
     "TruncateDeal": {**_SITE, "drop": 16},
     "TruncateExchange": {"drop": 16},
@@ -157,6 +167,7 @@ PRODUCTS: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
 ]
 # Valid shapes of ops that none of the other shapes fit.
 FITTING: dict[str, list[tuple[int, ...]]] = {
+    "Combine": [(3, 5), (16,), (3, 5)],
     "ExpandSeed": [(16,), (3, 5)],
     "Permute": [(1, 1, 1), (1, 1)],
     "PlaceCells": [(4, 64)],
