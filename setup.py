@@ -35,6 +35,7 @@ ISA_FLAGS = {
         "-mprefer-vector-width=512",
     ],
     "_ifma": [*AVX2, "-mavx512f", "-mavx512vl", "-mavx512ifma"],
+    "_amx": [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vbmi"],
 }
 
 

@@ -19,6 +19,7 @@ FLAGS = {
     "_avx2": AVX2,
     "_avx512": [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mvaes"],
     "_ifma": [*AVX2, "-mavx512f", "-mavx512vl", "-mavx512ifma"],
+    "_amx": [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vbmi"],
 }
 
 

@@ -10,13 +10,19 @@ struct CpuFeatures {
   bool bmi2;
   bool avx512;  // F, BW, DQ, VL and OS support for zmm
   bool ifma;    // AVX-512 IFMA (implies avx512 here)
+  bool amx;     // AMX int8 and AVX-512 VBMI, with the kernel's permission (implies ifma here)
   bool vaes;    // VAES on zmm (implies avx512 here)
 };
 
-// Detected once. TFE_BENCH_ISA=avx2 hides avx512, ifma and vaes, and TFE_BENCH_ISA=avx512 hides ifma,
-// so that tests can exercise the other paths on any machine. Every path computes the same bits that
-// are read, so it changes speed only.
+// Detected once. TFE_BENCH_ISA=avx2, avx512, ifma or amx hides what comes after it in this order
+// (avx2 hides vaes too), so that tests can exercise the other paths on any machine. Every path
+// computes the same bits that are read, so it changes speed only.
+// AMX needs Linux's permission, which the first call asks for once, for all threads of the process.
+// Where that is refused (an old kernel, a seccomp filter), amx reads false.
 const CpuFeatures& Cpu();
+
+// The last of avx2, avx512, ifma and amx that this CPU can run.
+const char* IsaName();
 
 }  // namespace tfe_bench
 

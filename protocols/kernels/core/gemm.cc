@@ -19,6 +19,9 @@ constexpr int64_t kPackedB = int64_t{1} << 19;  // words of b packed at a time: 
 constexpr int64_t kUnits = 16;               // pieces of work to aim at, for up to 8 threads
 constexpr int64_t kDotDepth = 512;           // of k per dot block: ten columns of b stay in L1
 
+// Words of one row or column of packed operands.
+int64_t PackedDepth(const GemmIsa& isa, int64_t k) { return CeilDiv(k, isa.ku) * isa.ku; }
+
 int64_t CostInCycles(const GemmIsa& isa, int64_t macs) {
   return std::max<int64_t>(1, macs / isa.macs_per_cycle);
 }
@@ -26,6 +29,7 @@ int64_t CostInCycles(const GemmIsa& isa, int64_t macs) {
 // Panels of mr rows, each stored column after column.
 void PackA(const GemmIsa& isa, int64_t m, int64_t k, const uint64_t* a, int64_t lda,
            uint64_t* out) {
+  if (isa.pack_a != nullptr) return isa.pack_a(m, k, a, lda, out);
   for (int64_t i = 0; i < m; i += isa.mr, out += isa.mr * k) {
     const int64_t rows = std::min(isa.mr, m - i);
     for (int64_t r = 0; r < rows; ++r) {
@@ -38,6 +42,7 @@ void PackA(const GemmIsa& isa, int64_t m, int64_t k, const uint64_t* a, int64_t 
 // One panel of nr columns, row after row.
 void PackPanelOfB(const GemmIsa& isa, int64_t columns, int64_t k, const uint64_t* b, int64_t ldb,
                   uint64_t* out) {
+  if (isa.pack_b != nullptr) return isa.pack_b(columns, k, b, ldb, out);
   const size_t bytes = static_cast<size_t>(columns) * sizeof(uint64_t);
   for (int64_t p = 0; p < k; ++p) std::memcpy(out + p * isa.nr, b + p * ldb, bytes);
 }
@@ -52,7 +57,7 @@ void MultiplyPiece(const GemmIsa& isa, const GemmArgs& g, const uint64_t* packed
   const auto [i, rows, j, columns] = piece;
   const int64_t panels = CeilDiv(g.n, isa.nr);
   const int64_t padded_rows = CeilDiv(rows, isa.mr) * isa.mr;
-  const Scratch scratch(Scratch::kA, pack_a ? padded_rows * std::min(isa.kc, g.k) : 0);
+  const Scratch scratch(Scratch::kA, pack_a ? padded_rows * PackedDepth(isa, std::min(isa.kc, g.k)) : 0);
   for (int64_t p = 0; p < g.k; p += isa.kc) {
     const int64_t depth = std::min(isa.kc, g.k - p);
     GemmBlock block = {};
@@ -76,8 +81,8 @@ void MultiplyPiece(const GemmIsa& isa, const GemmArgs& g, const uint64_t* packed
       block.a_col = 1;
     }
     if (packed_b != nullptr) {
-      block.b = packed_b + p * panels * isa.nr + j * depth;
-      block.b_panel = isa.nr * depth;
+      block.b = packed_b + p * panels * isa.nr + j * PackedDepth(isa, depth);
+      block.b_panel = isa.nr * PackedDepth(isa, depth);
       block.b_row = isa.nr;
     } else {
       block.b = g.b + p * g.ldb + j;
@@ -93,7 +98,9 @@ void MultiplyPieces(const GemmIsa& isa, const GemmArgs& g, const uint64_t* packe
                     const ParallelFor& parallel) {
   const int64_t panels = CeilDiv(g.n, isa.nr);
   const int64_t share = CeilDiv(CeilDiv(g.m, kUnits), isa.mr) * isa.mr;
-  const int64_t rows = std::clamp(share, std::min(2 * isa.mr, kRowsPerBlock), kRowsPerBlock);
+  // Limbs of b are fetched for each piece: a wide one uses them often enough.
+  const int64_t fewest = isa.pack_b != nullptr ? kRowsPerBlock : 2 * isa.mr;
+  const int64_t rows = std::clamp(share, std::min(fewest, kRowsPerBlock), kRowsPerBlock);
   const int64_t row_pieces = CeilDiv(g.m, rows);
   // At least four panels wide, so that packing a for each piece stays cheap.
   const int64_t panels_per_piece =
@@ -102,24 +109,28 @@ void MultiplyPieces(const GemmIsa& isa, const GemmArgs& g, const uint64_t* packe
   const int64_t column_pieces = CeilDiv(panels, panels_per_piece);
   const int64_t macs = std::min(rows, g.m) * std::min(columns, g.n) * g.k;
   parallel(row_pieces * column_pieces, CostInCycles(isa, macs), [&](int64_t begin, int64_t end) {
-    for (int64_t unit = begin; unit < end; ++unit) {
-      const int64_t i = unit / column_pieces * rows;
-      const int64_t j = unit % column_pieces * columns;
+    while (begin < end) {
+      // Neighbours in one row of pieces share a, which is packed once for them.
+      const int64_t row = begin / column_pieces, last = std::min(end, (row + 1) * column_pieces);
+      const int64_t i = row * rows, j = begin % column_pieces * columns;
       MultiplyPiece(isa, g, packed_b, pack_a,
-                    {i, std::min(rows, g.m - i), j, std::min(columns, g.n - j)});
+                    {i, std::min(rows, g.m - i), j,
+                     std::min((last - begin) * columns, g.n - j)});
+      begin = last;
     }
   });
 }
 
 void MultiplyByTiles(const GemmIsa& isa, const GemmArgs& g, const ParallelFor& parallel) {
-  const bool pack_b = g.m >= 3 * isa.mr;   // else each element is used too few times
-  const bool pack_a = g.n > 3 * isa.nr;
+  // Else each element is used too few times.
+  const bool pack_b = isa.pack_b != nullptr || g.m >= 3 * isa.mr;
+  const bool pack_a = isa.pack_a != nullptr || g.n > 3 * isa.nr;
   if (!pack_b) return MultiplyPieces(isa, g, nullptr, pack_a, parallel);
 
   const int64_t columns_at_once =
       std::min(CeilDiv(g.n, isa.nr) * isa.nr, kPackedB / isa.kc / isa.nr * isa.nr);
   const int64_t depth_at_once = kPackedB / columns_at_once / isa.kc * isa.kc;
-  const Scratch scratch(Scratch::kB, columns_at_once * std::min(depth_at_once, g.k));
+  const Scratch scratch(Scratch::kB, columns_at_once * PackedDepth(isa, std::min(depth_at_once, g.k)));
   uint64_t* const packed = scratch.data();
   for (int64_t j = 0; j < g.n; j += columns_at_once) {
     for (int64_t p = 0; p < g.k; p += depth_at_once) {
@@ -140,7 +151,7 @@ void MultiplyByTiles(const GemmIsa& isa, const GemmArgs& g, const ParallelFor& p
           const int64_t depth = std::min(isa.kc, part.k - row);
           PackPanelOfB(isa, std::min(isa.nr, part.n - column), depth,
                        part.b + row * part.ldb + column, part.ldb,
-                       packed + row * panels * isa.nr + column * depth);
+                       packed + row * panels * isa.nr + column * PackedDepth(isa, depth));
         }
       });
       MultiplyPieces(isa, part, packed, pack_a, parallel);
@@ -216,7 +227,16 @@ void MultiplySplittingDepth(const GemmIsa& isa, const GemmArgs& g, const Paralle
   }
 }
 
-const GemmIsa& ChooseIsa(int bits) {
+// Below these sizes, splitting words in limbs and joining sums cost more than AMX saves (measured on
+// Sapphire Rapids).
+bool IsWorthSplittingWords(int bits, const GemmArgs& g) {
+  const int64_t side = std::min(g.m, g.n);
+  if (bits > kGemmIfma.bits) return side >= 12 && g.k >= 32;
+  return side >= 32 && g.k >= (bits <= 48 ? 64 : 256);
+}
+
+const GemmIsa& ChooseIsa(int bits, const GemmArgs& g) {
+  if (Cpu().amx && IsWorthSplittingWords(bits, g)) return kGemmAmx[CeilDiv(bits, 8) - 1];
   if (Cpu().ifma && bits <= kGemmIfma.bits) return kGemmIfma;
   if (Cpu().avx512) return kGemmAvx512;
   return Cpu().avx2 && Cpu().bmi2 ? kGemmAvx2 : kGemmPortable;
@@ -260,8 +280,8 @@ void GemmWith(const GemmIsa& isa, const GemmArgs& g, const ParallelFor& parallel
 void Gemm(int bits, int64_t m, int64_t n, int64_t k, const uint64_t* a, int64_t lda,
           const uint64_t* b, int64_t ldb, uint64_t* c, int64_t ldc, bool accumulate,
           const ParallelFor& parallel) {
-  internal::GemmWith(internal::ChooseIsa(bits), {m, n, k, a, lda, b, ldb, c, ldc, accumulate},
-                     parallel);
+  const internal::GemmArgs g = {m, n, k, a, lda, b, ldb, c, ldc, accumulate};
+  internal::GemmWith(internal::ChooseIsa(bits, g), g, parallel);
 }
 
 }  // namespace tfe_bench

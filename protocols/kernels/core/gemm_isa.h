@@ -46,6 +46,12 @@ struct GemmIsa {
   int64_t macs_per_cycle;  // rough, for the cost estimate only
   void (*block)(const GemmBlock&);
   void (*dot)(const GemmArgs&);  // null: not worth it
+  // Null: words are packed as they are, where they are used often enough. Else `block` takes packed
+  // operands alone: m rows of a, and a panel of n <= nr columns of b, each with ceil(k / ku) * ku
+  // words for a row or column.
+  void (*pack_a)(int64_t m, int64_t k, const uint64_t* a, int64_t lda, uint64_t* packed) = nullptr;
+  void (*pack_b)(int64_t n, int64_t k, const uint64_t* b, int64_t ldb, uint64_t* packed) = nullptr;
+  int64_t ku = 1;
 };
 
 void GemmBlockAvx2(const GemmBlock& g);
@@ -54,6 +60,12 @@ void GemmBlockAvx512(const GemmBlock& g);
 void GemmDotAvx512(const GemmArgs& g);
 void GemmBlockIfma(const GemmBlock& g);
 void GemmDotIfma(const GemmArgs& g);
+template <int kLimbs>
+void PackAAmx(int64_t m, int64_t k, const uint64_t* a, int64_t lda, uint64_t* packed);
+template <int kLimbs>
+void PackBAmx(int64_t n, int64_t k, const uint64_t* b, int64_t ldb, uint64_t* packed);
+template <int kLimbs>
+void GemmBlockAmx(const GemmBlock& g);
 void GemmBlockPortable(const GemmBlock& g);
 
 inline constexpr GemmIsa kGemmPortable = {64, 4, 8, 256, 1, 1, GemmBlockPortable, nullptr};
@@ -61,6 +73,15 @@ inline constexpr GemmIsa kGemmAvx2 = {64, 2, 8, 256, 4, 3, GemmBlockAvx2, GemmDo
 inline constexpr GemmIsa kGemmAvx512 = {64, 8, 24, 128, 8, 10, GemmBlockAvx512,
                                        GemmDotAvx512};
 inline constexpr GemmIsa kGemmIfma = {52, 8, 24, 128, 8, 40, GemmBlockIfma, GemmDotIfma};
+
+// Words as kLimbs bytes.
+template <int kLimbs>
+inline constexpr GemmIsa kGemmAmxLimbs = {
+    8 * kLimbs, 32, 16, 1024, 8, 1000 / (kLimbs * (kLimbs + 1)), GemmBlockAmx<kLimbs>, nullptr,
+    PackAAmx<kLimbs>, PackBAmx<kLimbs>, 64};
+inline constexpr GemmIsa kGemmAmx[] = {kGemmAmxLimbs<1>, kGemmAmxLimbs<2>, kGemmAmxLimbs<3>,
+                                       kGemmAmxLimbs<4>, kGemmAmxLimbs<5>, kGemmAmxLimbs<6>,
+                                       kGemmAmxLimbs<7>, kGemmAmxLimbs<8>};
 
 }  // namespace internal
 }  // namespace tfe_bench
