@@ -43,7 +43,7 @@ def programs(core: list[Path]) -> dict[Path, Path]:
     }
 
 
-@pytest.mark.parametrize("isa", ["native", "avx2"])
+@pytest.mark.parametrize("isa", ["native", "ifma", "avx512", "avx2"])
 @pytest.mark.parametrize("test", TESTS, ids=lambda p: p.stem)
 def test_core(test: Path, isa: str, programs: dict[Path, Path]) -> None:
     environment = dict(os.environ)
