@@ -55,7 +55,7 @@ SCHEMA: Final = 1
 # Fields that the first records lack.
 _LATER: Final = (
     *("cpu_seconds", "messages", "bytes_by_link", "breakdown", "prediction"),
-    *("links", "agreement", "error"),
+    *("links", "agreement", "error", "instruction_sets"),
 )
 
 _MOST_TIMES: Final = 1 << 20
@@ -153,6 +153,7 @@ TIME = Rule(_read_time)
 _TEXT_OR_NONE, _COUNT_OR_NONE = optional_rule(TEXT), optional_rule(COUNT)
 _AMOUNT_OR_NONE, _OBJECT_OR_NONE = optional_rule(AMOUNT), optional_rule(JSON_OBJECT)
 _COUNTS_OR_NONE = optional_rule(PER_PARTY)
+_TEXTS_OR_NONE = optional_rule(list_rule(TEXT, 3, 3))
 _AMOUNTS_OR_NONE = optional_rule(list_rule(AMOUNT, 3, 3))
 _LINKS_OR_NONE = optional_rule(list_rule(PER_PARTY, 3, 3))
 _OBJECTS_OR_NONE = optional_rule(list_rule(JSON_OBJECT, 3, 3))
@@ -203,6 +204,8 @@ class Record(RecordLine, subject="a record of this version"):
             as parts of 1, "largest_error", and "relative_error" of the plaintext's range.
         error: the largest error in the "unit" that it is judged in, and its "value", as from
             `error_metrics.error_to_json`; None if that is the absolute one.
+        instruction_sets: the widest one that each worker's kernels use: "avx2", "avx512", "ifma"
+            or "amx".
 
     Records of versions without the last fields are read as not measured.
 
@@ -247,6 +250,7 @@ class Record(RecordLine, subject="a record of this version"):
     links: Mapping[str, Any] | None = declare_field(_OBJECT_OR_NONE, None)
     agreement: Mapping[str, Any] | None = declare_field(_OBJECT_OR_NONE, None)
     error: Mapping[str, Any] | None = declare_field(_OBJECT_OR_NONE, None)
+    instruction_sets: tuple[str, str, str] | None = declare_field(_TEXTS_OR_NONE, None)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -322,6 +322,8 @@ def _party_cost_table(record: Record) -> Table:
         table.add_row("messages", *map(_format_count, record.messages))
     if record.cpu_seconds is not None:
         table.add_row("processor", *map(human_seconds, record.cpu_seconds))
+    if record.instruction_sets is not None:
+        table.add_row("instructions", *map(strip_control, record.instruction_sets))
     for label, times in _party_wait_rows(record):
         table.add_row(label, *times)
     return table

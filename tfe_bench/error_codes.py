@@ -323,7 +323,7 @@ CODES = {
     "private-key-in-certificate": "A certificate file contains a private key.",
     "process-ended": "A measuring process ended unexpectedly.",
     "process-failed": "A measuring process raised an unexpected error.",
-    "processor-not-supported": "The processor lacks instructions that the compiled ops need.",
+    "processor-not-supported": "The processor lacks instructions, or computes wrong products.",
     "product-of-zeros": "All weights of an encrypted product are zero.",
     "program-not-allowed": "The operator of a worker does not allow the program.",
     "program-not-loadable": "An installed program cannot be loaded.",

@@ -16,6 +16,7 @@ from tfe_bench.cluster.worker.log import foreign_error_location, log
 from tfe_bench.cluster.worker.memory import MemoryMeter
 from tfe_bench.cluster.worker.pending import Job
 from tfe_bench.errors import ClusterError, PolicyError, TfeBenchError
+from tfe_bench.protocols.session import ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -163,6 +164,7 @@ class JobRunner:
             **context.at_end(),
             "idle_memory": idle,
             "peak_memory": self._memory.peak_growth(),
+            "instruction_set": ops.native().isa().decode(),
         }
         if counts:
             measured["batched"] = {"requests": len(counts), "samples": sum(counts)}

@@ -33,6 +33,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tfe_cpu_check": (_i64, []),
     "tfe_available_memory": (_i64, []),
     "tfe_isa": (_text, []),
+    "tfe_wrong_isa": (_text, []),
     "tfe_session_new": (_i64, [_i64, _text, _i64]),
     "tfe_session_drop": (None, [_i64]),
     "tfe_session_link": (_i64, [_i64, _i64, _i64, _text]),
@@ -140,7 +141,8 @@ def module() -> GraphOps:
     """Return the TensorFlow ops as functions.
 
     Raises:
-        OpsMissing: the library is missing, does not fit, or cannot run on this processor.
+        OpsMissing: the library is missing, does not fit, or cannot run on this processor; or its
+            ring products are wrong here.
     """
     # TensorFlow writes to stderr unless this is set before its import.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -178,7 +180,23 @@ def module() -> GraphOps:
             code="processor-not-supported",
             expected="AVX2, BMI2",
         )
+    if wrong := Native(path).wrong_isa():
+        isa = wrong.decode()
+        raise OpsMissing(
+            f"Expected the ring products of {isa} to equal those of portable code. Received: other "
+            f"products, so this processor computes wrong results. {_advise_on_wrong_isa(isa)}",
+            code="processor-not-supported",
+            received=isa,
+        )
     return GraphOps(library)
+
+
+def _advise_on_wrong_isa(isa: str) -> str:
+    """Return the remedy for an instruction set that gives wrong products."""
+    weaker = {"amx": "ifma", "ifma": "avx512", "avx512": "avx2"}.get(isa)
+    if weaker is None:
+        return "Use another host."
+    return f"Use another host, or start with TFE_BENCH_ISA={weaker}, which hides {isa}."
 
 
 def abi() -> int:

@@ -359,6 +359,7 @@ def test_a_line_that_never_reached_the_disk_is_taken_back(
 
 def test_records_of_before_the_breakdown_are_still_read() -> None:
     later = ("cpu_seconds", "messages", "bytes_by_link", "breakdown", "prediction")
+    later += ("instruction_sets",)
     old = Record.from_json(drop_fields(a_record(), **dict.fromkeys(later, "DROP")))
     assert all(getattr(old, name) is None for name in later)
 
@@ -367,13 +368,19 @@ def test_the_breakdown_survives_its_file() -> None:
     part = {"run": 0.5, "waiting": [0.0, 0.1, 0.2], "processor": None, "ops": {"MatMul": 0.1}}
     record = a_record(
         cpu_seconds=(0.1, 0.2, 3),
+        instruction_sets=["amx", "ifma", "avx2"],
         messages=[1, 2, 3],
         bytes_by_link=[[0, 1, 2], [3, 0, 4], [5, 6, 0]],
         breakdown=[part, part, part],
         prediction={"rounds": 3, "seconds": {"wan": 0.6}, "ratio": None},
     )
     assert Record.from_json(record.to_json()) == record
-    for bad in ({"cpu_seconds": [1, 2]}, {"bytes_by_link": [[1], [2], [3]]}, {"prediction": 1}):
+    for bad in (
+        {"cpu_seconds": [1, 2]},
+        {"instruction_sets": ["amx", "", "amx"]},
+        {"bytes_by_link": [[1], [2], [3]]},
+        {"prediction": 1},
+    ):
         with pytest.raises(UsageError):
             a_record(**bad)
 

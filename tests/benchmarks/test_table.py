@@ -115,7 +115,12 @@ def _without_escapes(text: str) -> str:
 def test_the_breakdown_and_the_prediction_are_shown_where_they_were_measured() -> None:
     parts = [{"run": 0.5, "waiting": [0, 0.1, 0.15]} for _ in range(3)]
     seconds = {"lan": 0.26, "wan": 0.4}
-    more = {"breakdown": parts, "cpu_seconds": (0.2, 0.1, 0.1), "messages": (1, 2000, 3)}
+    more = {
+        "breakdown": parts,
+        "cpu_seconds": (0.2, 0.1, 0.1),
+        "messages": (1, 2000, 3),
+        "instruction_sets": ("amx", "ifma", "avx2"),
+    }
     times = Seconds.from_times([0.5])
     text = render_record(
         a_record(**more, profile="wan", prediction={"seconds": seconds}, seconds=times, repeats=1)
@@ -123,6 +128,9 @@ def test_the_breakdown_and_the_prediction_are_shown_where_they_were_measured() -
     assert "predicted      400 ms  (measured / predicted 1.25)" in text
     assert "predicted lan  260 ms" in text
     assert any(line.split() == ["messages", "1", "2,000", "3"] for line in text.splitlines())
+    assert any(
+        line.split() == ["instructions", "amx", "ifma", "avx2"] for line in text.splitlines()
+    )
     assert any(line.split()[:3] == ["busy", "250", "ms"] for line in text.splitlines())
     assert any(
         line.split() == ["waits", "for", "1", "100", "ms", "-", "100", "ms"]

@@ -87,7 +87,7 @@ std::string Try(const ParallelFor& parallel, int64_t m, int64_t n, int64_t k, in
       std::ostringstream text;
       text << "m=" << m << " n=" << n << " k=" << k << " gap=" << gap
            << " accumulate=" << accumulate << " bits=" << bits
-           << " nr=" << (isa == nullptr ? 0 : isa->nr) << ": wrong at row " << at / ldc
+           << " by " << (isa == nullptr ? "choice" : isa->name) << ": wrong at row " << at / ldc
            << " column " << at % ldc;
       return text.str();
     }
@@ -223,4 +223,17 @@ TEST(NoTileStateIsLeftBehind) {
   CHECK(!left);
   multiply(Serial);
   CHECK(!HasTileState());
+}
+
+TEST(TheSelfTestFindsAWrongProduct) {
+  CHECK(tfe_bench::FindWrongIsa() == nullptr);
+  GemmIsa isa = tfe_bench::internal::kGemmPortable;
+  CHECK(tfe_bench::internal::IsRight(isa));
+  isa.block = [](const tfe_bench::internal::GemmBlock& g) {
+    tfe_bench::internal::GemmBlockPortable(g);
+    g.c[g.m - 1] ^= uint64_t{1} << 40;
+  };
+  CHECK(!tfe_bench::internal::IsRight(isa));
+  isa.bits = 40;  // what is wrong is not read
+  CHECK(tfe_bench::internal::IsRight(isa));
 }

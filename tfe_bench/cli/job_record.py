@@ -165,6 +165,7 @@ def make_record(
         prediction=prediction.predict_run_times(measured, arguments.profile, seconds.median),
         agreement=outcome.agreement,
         error=outcome.error,
+        instruction_sets=_per_party_tuple(m["instruction_set"] for m in measured),
     )
 
 

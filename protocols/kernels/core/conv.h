@@ -24,7 +24,7 @@ struct ConvShape {
 // x[p] [images, h, w, channels], w[p] [kernel_h, kernel_w, channels, filters], y [images, out_h,
 // out_w, filters], all dense. Patches are laid out as rows of a matrix a tile at a time, 1 MiB per
 // thread; a 1 x 1 kernel with stride 1 multiplies the image where it lies.
-// The running time does not depend on the values.
+// Time and values: as Gemm.
 void Conv2D(const ConvShape& shape, int pairs, const uint64_t* const* x, const uint64_t* const* w,
             uint64_t* y, const ParallelFor& parallel);
 
@@ -39,7 +39,7 @@ void DepthwiseConv2D(const ConvShape& shape, int pairs, const uint64_t* const* x
 // out_w, filters] with w[p] [kernel_h, kernel_w, channels, filters] mod 2^64: the contribution of each
 // output pixel to its patch, d . w^T as one product per tile, is added up in the image.  So the
 // number of multiplications is that of the convolution, whatever padding or strides.
-// The running time does not depend on the values.
+// Time and values: as Gemm.
 void Conv2DInputGradient(const ConvShape& shape, int pairs, const uint64_t* const* d,
                          const uint64_t* const* w, uint64_t* dx, const ParallelFor& parallel);
 

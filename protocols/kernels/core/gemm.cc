@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <random>
+#include <vector>
 
 #include "protocols/kernels/core/cpu.h"
 #include "protocols/kernels/core/gemm_isa.h"
@@ -275,7 +277,34 @@ void GemmWith(const GemmIsa& isa, const GemmArgs& g, const ParallelFor& parallel
   }
 }
 
+bool IsRight(const GemmIsa& isa) {
+  constexpr int64_t m = 37, n = 35, k = 130;  // (with partial tiles)
+  std::mt19937_64 random(k);
+  std::vector<uint64_t> a(m * k), b(k * n), right(m * n), c(m * n);
+  for (uint64_t& word : a) word = random();
+  for (uint64_t& word : b) word = random();
+  GemmWith(kGemmPortable, {m, n, k, a.data(), k, b.data(), n, right.data(), n, false}, Serial);
+  GemmWith(isa, {m, n, k, a.data(), k, b.data(), n, c.data(), n, false}, Serial);
+  return std::equal(c.begin(), c.end(), right.begin(), [&isa](uint64_t x, uint64_t y) {
+    return (x ^ y) << (64 - isa.bits) == 0;
+  });
+}
+
 }  // namespace internal
+
+const char* FindWrongIsa() {
+  std::vector<const internal::GemmIsa*> isas;
+  if (Cpu().avx2 && Cpu().bmi2) isas.push_back(&internal::kGemmAvx2);
+  if (Cpu().avx512) isas.push_back(&internal::kGemmAvx512);
+  if (Cpu().ifma) isas.push_back(&internal::kGemmIfma);
+  for (const internal::GemmIsa& isa : internal::kGemmAmx) {
+    if (Cpu().amx) isas.push_back(&isa);
+  }
+  for (const internal::GemmIsa* isa : isas) {
+    if (!internal::IsRight(*isa)) return isa->name;
+  }
+  return nullptr;
+}
 
 void Gemm(int bits, int64_t m, int64_t n, int64_t k, const uint64_t* a, int64_t lda,
           const uint64_t* b, int64_t ldb, uint64_t* c, int64_t ldc, bool accumulate,

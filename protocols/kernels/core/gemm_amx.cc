@@ -3,12 +3,14 @@
 // exact for i + j < 4 up to a depth of 16,512 (4 pairs of 255^2), of which kc allows 1,024; from
 // i + j = 4 on no more than its 32 bits count.
 //
-// A tile of c has 2 x TileRows rows and 16 columns. Two neighbouring sums are computed at a time, in
-// four tiles for the whole depth; limbs of b slide through two tiles, as sum s of limb i of a needs
-// limb s - i, and sum s + 1 the limb that sum s needed one step before.
+// A piece of c has 2 x TileRows rows and 16 columns. Two neighbouring sums are computed at a time, in
+// four tiles for the whole depth. Limbs of b slide through two tiles: limb i of a meets limb s - i
+// of b in sum s, and in sum s + 1 the limb that sum s needed one step before.
+// Each block loads the configuration of the tiles and releases them at its end, so that no thread
+// is switched with 8 KB of tiles.
 //
-// The time of TDPBUUD does not depend on the values. The tile instructions stand in assembly, which
-// takes numbers of tiles as constants of templates and orders them behind the stores of operands.
+// The tile instructions are assembly: it takes the numbers of tiles from templates, and its order
+// among the stores of operands is fixed, which GCC 12's intrinsics do not promise.
 #include <immintrin.h>
 
 #include "protocols/kernels/core/gemm_isa.h"
@@ -111,7 +113,7 @@ inline __mmask8 MaskOf(int64_t words) {
   return static_cast<__mmask8>(words >= 8 ? 0xff : words <= 0 ? 0 : (1 << words) - 1);
 }
 
-// Limb s of sum s and, unless it is the last, of sum s + 1, over the whole depth.
+// Sum kSum and, unless it is the last one, its neighbour, over the whole depth.
 template <int kLimbs, int kSum>
 inline TFE_BENCH_INLINE void SumLimbs(int64_t steps, int64_t rows, const uint8_t* a,
                                       const uint8_t* b, uint8_t* sums) {

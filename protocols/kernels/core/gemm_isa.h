@@ -26,7 +26,7 @@ struct GemmBlock {
   bool accumulate;
 };
 
-// The arguments of Gemm64; of a dot product, b[n,k] transposed, vectorized along k: for few columns.
+// The arguments of Gemm; of a dot product, b[n,k] transposed, vectorized along k: for few columns.
 struct GemmArgs {
   int64_t m, n, k;
   const uint64_t* a;
@@ -39,6 +39,7 @@ struct GemmArgs {
 };
 
 struct GemmIsa {
+  const char* name;        // as in TFE_BENCH_ISA
   int bits;                // low bits of each word of c that are right
   int64_t mr, nr;          // register tile of `block`
   int64_t kc;              // rows of b per block, so that a panel of b stays in the L1 cache
@@ -68,16 +69,16 @@ template <int kLimbs>
 void GemmBlockAmx(const GemmBlock& g);
 void GemmBlockPortable(const GemmBlock& g);
 
-inline constexpr GemmIsa kGemmPortable = {64, 4, 8, 256, 1, 1, GemmBlockPortable, nullptr};
-inline constexpr GemmIsa kGemmAvx2 = {64, 2, 8, 256, 4, 3, GemmBlockAvx2, GemmDotAvx2};
-inline constexpr GemmIsa kGemmAvx512 = {64, 8, 24, 128, 8, 10, GemmBlockAvx512,
+inline constexpr GemmIsa kGemmPortable = {"portable", 64, 4, 8, 256, 1, 1, GemmBlockPortable, nullptr};
+inline constexpr GemmIsa kGemmAvx2 = {"avx2", 64, 2, 8, 256, 4, 3, GemmBlockAvx2, GemmDotAvx2};
+inline constexpr GemmIsa kGemmAvx512 = {"avx512", 64, 8, 24, 128, 8, 10, GemmBlockAvx512,
                                        GemmDotAvx512};
-inline constexpr GemmIsa kGemmIfma = {52, 8, 24, 128, 8, 40, GemmBlockIfma, GemmDotIfma};
+inline constexpr GemmIsa kGemmIfma = {"ifma", 52, 8, 24, 128, 8, 40, GemmBlockIfma, GemmDotIfma};
 
 // Words as kLimbs bytes.
 template <int kLimbs>
 inline constexpr GemmIsa kGemmAmxLimbs = {
-    8 * kLimbs, 32, 16, 1024, 8, 1000 / (kLimbs * (kLimbs + 1)), GemmBlockAmx<kLimbs>, nullptr,
+    "amx", 8 * kLimbs, 32, 16, 1024, 8, 1000 / (kLimbs * (kLimbs + 1)), GemmBlockAmx<kLimbs>, nullptr,
     PackAAmx<kLimbs>, PackBAmx<kLimbs>, 64};
 inline constexpr GemmIsa kGemmAmx[] = {kGemmAmxLimbs<1>, kGemmAmxLimbs<2>, kGemmAmxLimbs<3>,
                                        kGemmAmxLimbs<4>, kGemmAmxLimbs<5>, kGemmAmxLimbs<6>,

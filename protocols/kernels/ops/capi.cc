@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "protocols/kernels/core/cpu.h"
+#include "protocols/kernels/core/gemm.h"
 #include "protocols/kernels/core/memory.h"
 #include "protocols/kernels/core/session.h"
 #include "protocols/kernels/core/sort_plan.h"
@@ -109,7 +110,13 @@ int64_t tfe_cpu_check() {
   if (!tfe_bench::AesAvailable()) return 1;
   return tfe_bench::Cpu().avx2 && tfe_bench::Cpu().bmi2 ? 0 : 2;
 }
-const char* tfe_isa() { return tfe_bench::Cpu().avx512 ? "avx512" : "avx2"; }
+const char* tfe_isa() { return tfe_bench::IsaName(); }
+// The instruction set by which this processor multiplies wrongly; null: none.
+const char* tfe_wrong_isa() try {
+  return tfe_bench::FindWrongIsa();
+} catch (const std::exception&) {
+  return "unknown";  // (no memory for the test)
+}
 
 int64_t tfe_session_new(int64_t party, const uint8_t* keys, int64_t simulated) try {
   uint8_t copy[3][16];
