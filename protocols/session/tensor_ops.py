@@ -352,7 +352,8 @@ def combine_terms(*terms: tuple[int, Tensor]) -> Tensor:
 
     The words of an expanded seed are not stored: the sum's kernel generates them.
     """
-    words, seeds = [], []
+    words: list[tuple[int, Any]] = []
+    seeds: list[tuple[int, Any]] = []
     for factor, tensor in terms:
         source = tensor.op if hasattr(tensor, "op") else None
         if source is not None and source.type == "EnsureShape":

@@ -358,8 +358,14 @@ def test_a_line_that_never_reached_the_disk_is_taken_back(
 
 
 def test_records_of_before_the_breakdown_are_still_read() -> None:
-    later = ("cpu_seconds", "messages", "bytes_by_link", "breakdown", "prediction")
-    later += ("instruction_sets",)
+    later = [
+        "cpu_seconds",
+        "messages",
+        "bytes_by_link",
+        "breakdown",
+        "prediction",
+        "instruction_sets",
+    ]
     old = Record.from_json(drop_fields(a_record(), **dict.fromkeys(later, "DROP")))
     assert all(getattr(old, name) is None for name in later)
 

@@ -238,7 +238,7 @@ def test_a_client_is_sent_one_mask_of_a_result(limbs: int, rng: np.random.Genera
     m = seeds.mask_values(x, l1, l2, limbs)
     sent = []
     for party in range(3):
-        messages = results.encode_result_share(party, "y", Shared(m, l1, l2, 0, 16, limbs))  # type: ignore[arg-type]
+        messages = results.encode_result_share(party, "y", Shared(m, l1, l2, 0, 16, limbs))
         sent.append(b"".join(message[1:] for message in messages[1:]))
     assert sent == [seeds.add_ring_words(l1, l2, limbs).tobytes(), m.tobytes(), b""]
     words = [np.frombuffer(part, np.int64).reshape(m.shape) for part in sent[:2]]
@@ -249,7 +249,7 @@ def test_a_client_is_sent_one_mask_of_a_result(limbs: int, rng: np.random.Genera
 def test_a_result_for_a_client_is_over_the_whole_ring_or_refused(party: int) -> None:
     """Check that other bits of a word, which may contain more than the result, are not sent."""
     words = np.arange(4)
-    refused = [
+    refused: list[Any] = [
         *(Shared(words, words, words, bits=bits) for bits in range(2, 64)),
         *(Shared(words, words, words, limbs=2, bits=bits) for bits in range(65, 128)),
         MaskedBits(words, words, 4),

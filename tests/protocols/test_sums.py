@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -70,7 +72,7 @@ def test_sums_of_products_are_right_at_the_edges_and_cost_what_is_declared(
         assert_costs([out[1][i] for out in sim.outputs], cost, dealer)
 
 
-CONVOLUTIONS = [
+CONVOLUTIONS: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any], bool]] = [
     ((2, 5, 6, 2), (3, 2, 2, 4), {"strides": 2, "padding": "SAME"}, False),
     ((1, 4, 4, 1), (2, 2, 1, 3), {"strides": 1, "padding": [[1, 0], [2, 1]]}, False),
     ((1, 6, 5, 2), (2, 2, 2, 1), {"strides": 1, "padding": "VALID", "dilations": 2}, False),
@@ -85,8 +87,10 @@ MAPS: dict[str, tuple[tuple[int, ...], tuple[int, ...], BilinearMap]] = {
         f"convolution {i}": (
             image,
             kernel,
-            lambda a, b, o=options, d=depthwise: conv.convolve_ring_elements(
-                a, b, conv.Windows.from_arguments("conv", **o), d
+            functools.partial(
+                conv.convolve_ring_elements,
+                windows=conv.Windows.from_arguments("conv", **options),
+                depthwise=depthwise,
             ),
         )
         for i, (image, kernel, options, depthwise) in enumerate(CONVOLUTIONS)
@@ -139,7 +143,7 @@ def test_one_product_at_each_party_is_a_sum_truncated_for_any_bilinear_map(
 
     sim = simulate(program, x, w, addends, dealer=int(rng.integers(3)))
     for i, (drop, bits, _) in enumerate(DROPS):
-        small = sim.value(lambda out, i=i: out[i]).astype(object)
+        small = sim.value(itemgetter(i)).astype(object)
         signed = (small + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1))
         errors = abs(signed * (1 << drop) - targets[i].astype(object))
         assert (errors < 1 << drop).all(), (drop, bits)

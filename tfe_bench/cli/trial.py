@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import queue
 import signal
 import sys
-import threading
 from pathlib import Path
 
 from tfe_bench.cli import certs, common, listing, parsing
+from tfe_bench.cli.signals import Signals, catch_signals, wait_signal
 from tfe_bench.errors import ClusterError, ConfigError
 
 _HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
@@ -76,8 +77,9 @@ def run_trial(arguments: argparse.Namespace) -> int:
     command += ["--cluster", str(path), "--models", str(folder / "models")]
     if arguments.threads:
         command += ["--threads", str(arguments.threads)]
-    stop = threading.Event()
-    before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    before = signal.getsignal(signal.SIGTERM)
+    caught: Signals = queue.SimpleQueue()
+    catch_signals(caught, signal.SIGTERM)
     workers = LocalWorkers(command, folder, {**os.environ, "PYTHONUNBUFFERED": "1"})
 
     def check_running() -> None:
@@ -102,7 +104,7 @@ def run_trial(arguments: argparse.Namespace) -> int:
             example = f"sort --n 1000 --cluster {_relative_path(path)} --client {each.name}"
             print(f"  {parsing.typed_command()} {example}")
         print("Ctrl-C ends them; their logs are party0.log to party2.log there", flush=True)
-        while not stop.wait(1):
+        while wait_signal(caught) is None:
             check_running()
     except KeyboardInterrupt:
         pass

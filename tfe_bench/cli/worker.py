@@ -8,6 +8,7 @@ import gc
 import inspect
 import logging
 import os
+import queue
 import shutil
 import signal
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfe_bench.cli import common
+from tfe_bench.cli.signals import Signals, catch_signals, wait_signal
 from tfe_bench.errors import ConfigError, TfeBenchError, UsageError
 from tfe_bench.lazy_tensorflow import tf
 
@@ -90,11 +92,10 @@ def _run_party_worker(arguments: argparse.Namespace, party: int) -> int:
         force=True,
     )
     # Before slow steps: a service that is stopped while it starts also exits with 0.
-    stop, again = threading.Event(), threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    caught: Signals = queue.SimpleQueue()
+    catch_signals(caught, signal.SIGTERM, signal.SIGINT)
     if not arguments.local:
-        signal.signal(signal.SIGHUP, lambda *_: again.set())
+        catch_signals(caught, signal.SIGHUP)
     config, policy = _load_worker_files(arguments, party)
     me = config.parties[party]
     if config.tls:
@@ -110,13 +111,11 @@ def _run_party_worker(arguments: argparse.Namespace, party: int) -> int:
     worker = Worker(config, policy, arguments.bind)
     if arguments.local:
         left = arguments.cluster.parent if arguments.temporary else None
-        threading.Thread(target=_stop_worker_with_parent, args=(stop, left), daemon=True).start()
+        threading.Thread(target=_stop_worker_with_parent, args=(caught, left), daemon=True).start()
     else:
         print(f"party {party} ready on {config.parties[party].address}", file=sys.stderr)
-    # (a timeout, as a signal just before a wait does not end the wait)
-    while not stop.wait(1):
-        if again.is_set():
-            again.clear()
+    while (number := wait_signal(caught)) in (None, signal.SIGHUP):
+        if number is not None:
             _reload_worker_files(worker, arguments, party)
     worker.stop()
     sys.stdout.flush()
@@ -257,14 +256,14 @@ def import_extension_packages() -> None:
             log.info("%s of another package is loaded", subject)
 
 
-def _stop_worker_with_parent(stop: threading.Event, folder: Path | None) -> None:
+def _stop_worker_with_parent(caught: Signals, folder: Path | None) -> None:
     """Stop when the parent process ends, and remove the folder that it created, if any."""
     while sys.stdin.buffer.read(1):
         pass
     # A killed parent could not remove its temporary keys.
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
-    stop.set()
+    caught.put(signal.SIGTERM)
     # Exit after 2 seconds even if the main thread is busy.
     threading.Timer(2.0, lambda: os._exit(0)).start()
 

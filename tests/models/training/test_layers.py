@@ -361,6 +361,7 @@ def test_every_layer_learns_as_keras_does_and_costs_what_is_declared(
     models = {
         name: model for name, model in layer_models().items() if (name in VARIANTS) == variants
     }
+    far: dict[str, float] = {}
     for _ in range(3):
         some = {name: learns_as_keras(model, rng) for name, model in models.items()}
         results = dict(zip(some, train_cases(list(some.values()), dealer), strict=True))
