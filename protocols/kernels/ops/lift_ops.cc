@@ -9,6 +9,7 @@
 
 #include "protocols/kernels/core/pack.h"
 #include "protocols/kernels/ops/dealing.h"
+#include "protocols/kernels/ops/exchange.h"
 
 namespace tfe_bench {
 namespace {
@@ -91,19 +92,13 @@ class LiftExchangeOp : public Kernel {
     Require(k_ + sent_ <= 64, "LiftExchange: the rings do not fit a word");
   }
   void Work(OpKernelContext* context) override {
-    const Tensor &m = context->input(0), &own = context->input(1), &got = context->input(2);
-    const int64_t n = m.NumElements();
-    Require(own.NumElements() == PackedBytes(n, sent_) && got.NumElements() == own.NumElements(),
-            "LiftExchange: the sizes do not fit");
+    const Tensor& m = context->input(0);
+    const PackedSums high(context->input(1), context->input(2), m.NumElements(), sent_);
     uint64_t* y = Words(Allocate(context, 0, m.shape()));
-    const uint64_t *x = Words(m), low = LowBits(k_), ring = LowBits(sent_), offset = offset_;
-    const uint8_t *mine = Bytes(own), *theirs = Bytes(got);
-    Chunks(context, n, 6, [&](int64_t first, int64_t count) {
-      alignas(64) uint64_t a[kChunk], b[kChunk];
-      UnpackRange(mine + first * sent_ / 8, count, sent_, a, 0, count);
-      UnpackRange(theirs + first * sent_ / 8, count, sent_, b, 0, count);
+    const uint64_t *x = Words(m), low = LowBits(k_), offset = offset_;
+    high.ForEachChunk(context, [&](int64_t first, const uint64_t* sums, int64_t count) {
       for (int64_t i = 0; i < count; ++i) {
-        y[first + i] = ((x[first + i] + offset) & low) + (((a[i] + b[i]) & ring) << k_) - offset;
+        y[first + i] = ((x[first + i] + offset) & low) + (sums[i] << k_) - offset;
       }
     });
   }

@@ -2,10 +2,12 @@
 //
 // A choice even + b (odd - even) over Z_2^k, b = o ^ beta (o known to E1 and E2, beta to D), needs
 // shares of beta and beta lam of the difference mod 2^k: k bits each.
+#include <algorithm>
 #include <vector>
 
 #include "protocols/kernels/core/pack.h"
 #include "protocols/kernels/ops/dealing.h"
+#include "protocols/kernels/ops/exchange.h"
 
 namespace tfe_bench {
 namespace {
@@ -147,19 +149,10 @@ class AddPackedOp : public Kernel {
   explicit AddPackedOp(OpKernelConstruction* c) : Kernel(c), width_(WidthAttr(c, "width")) {}
   void Work(OpKernelContext* context) override {
     const TensorShape shape = ShapeFrom(context->input(2));
-    const int64_t n = shape.num_elements();
-    const Tensor &own = context->input(0), &other = context->input(1);
-    Require(own.NumElements() == PackedBytes(n, width_) &&
-                other.NumElements() == own.NumElements(),
-            "AddPacked: the shape does not fit the bytes");
-    const uint8_t *a = Bytes(own), *b = Bytes(other);
-    const uint64_t ring = LowBits(width_);
+    const PackedSums sums(context->input(0), context->input(1), shape.num_elements(), width_);
     uint64_t* to = Words(Allocate(context, 0, shape));
-    Chunks(context, n, 6, [&](int64_t first, int64_t count) {
-      alignas(64) uint64_t x[kChunk], y[kChunk];
-      UnpackRange(a + first * width_ / 8, count, width_, x, 0, count);
-      UnpackRange(b + first * width_ / 8, count, width_, y, 0, count);
-      for (int64_t i = 0; i < count; ++i) to[first + i] = (x[i] + y[i]) & ring;
+    sums.ForEachChunk(context, [&](int64_t first, const uint64_t* words, int64_t count) {
+      std::copy(words, words + count, to + first);
     });
   }
 

@@ -13,6 +13,7 @@
 
 #include "protocols/kernels/core/pack.h"
 #include "protocols/kernels/ops/dealing.h"
+#include "protocols/kernels/ops/exchange.h"
 
 namespace tfe_bench {
 namespace {
@@ -105,20 +106,13 @@ class TruncateExchangeOp : public Kernel {
  public:
   explicit TruncateExchangeOp(OpKernelConstruction* c) : Kernel(c), drop_(c) {}
   void Work(OpKernelContext* context) override {
-    const Tensor &m = context->input(0), &own = context->input(1), &got = context->input(2);
-    const int64_t n = m.NumElements();
-    const int bits = drop_.bits;
-    Require(own.NumElements() == PackedBytes(n, bits) && got.NumElements() == own.NumElements(),
-            "TruncateExchange: the sizes do not fit");
+    const Tensor& m = context->input(0);
+    const PackedSums wraps(context->input(1), context->input(2), m.NumElements(), drop_.bits);
     uint64_t* y = Words(Allocate(context, 0, m.shape()));
     const uint64_t* masked = Words(m);
-    const uint8_t *mine = Bytes(own), *theirs = Bytes(got);
-    Chunks(context, n, 8, [&](int64_t begin, int64_t count) {
-      alignas(64) uint64_t a[kChunk], b[kChunk];
-      UnpackRange(mine + begin * bits / 8, count, bits, a, 0, count);
-      UnpackRange(theirs + begin * bits / 8, count, bits, b, 0, count);
+    wraps.ForEachChunk(context, [&](int64_t first, const uint64_t* sums, int64_t count) {
       for (int64_t i = 0; i < count; ++i) {
-        y[begin + i] = drop_.Known(masked[begin + i]) + ((a[i] + b[i]) << drop_.up);
+        y[first + i] = drop_.Known(masked[first + i]) + (sums[i] << drop_.up);
       }
     });
   }
