@@ -37,7 +37,7 @@ void ConvolveTile(const ConvShape& s, const Operands& o, int64_t begin, int64_t 
                         patches + from * kRowsTogether * depth);
                });
       Gemm(s.bits, rows, s.filters, depth, patches, depth, o.w[p] + tap * s.channels * s.filters,
-             s.filters, o.y + begin * s.filters, s.filters, p > 0 || tap > 0, parallel);
+           s.filters, o.y + begin * s.filters, s.filters, p > 0 || tap > 0, parallel);
     }
   }
 }
@@ -60,8 +60,8 @@ void Conv2D(const ConvShape& s, int pairs, const uint64_t* const* x, const uint6
   }
   if (IsMatrixProduct(s)) {
     for (int p = 0; p < pairs; ++p) {
-      Gemm(s.bits, pixels, s.filters, s.channels, x[p], s.channels, w[p], s.filters, y, s.filters, p > 0,
-             parallel);
+      Gemm(s.bits, pixels, s.filters, s.channels, x[p], s.channels, w[p], s.filters, y, s.filters,
+           p > 0, parallel);
     }
     return;
   }

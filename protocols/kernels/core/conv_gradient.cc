@@ -144,7 +144,7 @@ void Conv2DKernelGradient(const ConvShape& s, int pairs, const uint64_t* const* 
                      const int64_t width = (end_tap - tap) * s.channels;
                      LayOut(s, x[p], from, to, tap, end_tap, patches);
                      Gemm(64, s.filters, width, to - from, across.data(), rows, patches, width,
-                            sum + tap * s.channels, depth, true, Serial);
+                          sum + tap * s.channels, depth, true, Serial);
                    }
                  }
                }

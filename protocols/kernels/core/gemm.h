@@ -15,8 +15,9 @@ namespace tfe_bench {
 // Instructions and addresses do not depend on the values. Nor does the running time, except by AMX:
 // products of zeros take about a tenth less, since they need less power. Operands are shares, and
 // shares of any value are uniformly distributed at each party.
-void Gemm(int bits, int64_t m, int64_t n, int64_t k, const uint64_t* a, int64_t lda, const uint64_t* b,
-            int64_t ldb, uint64_t* c, int64_t ldc, bool accumulate, const ParallelFor& parallel);
+void Gemm(int bits, int64_t m, int64_t n, int64_t k, const uint64_t* a, int64_t lda,
+          const uint64_t* b, int64_t ldb, uint64_t* c, int64_t ldc, bool accumulate,
+          const ParallelFor& parallel);
 
 // Multiplies small matrices by each instruction set that Gemm may choose here, and by portable code.
 // Returns the name of the first one whose product differs, or nullptr.

@@ -94,7 +94,7 @@ class RingMatMulOp : public Kernel {
         batches.Find(s, &of_a, &of_b);
         for (int i = 0; i < a.size(); ++i) {
           Gemm(bits_, m, n, k, Words(a[i]) + of_a * m * k, k, Words(b[i]) + of_b * k * n, n,
-                 c + s * m * n, n, i > 0, inner);
+               c + s * m * n, n, i > 0, inner);
         }
       }
     };
