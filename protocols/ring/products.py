@@ -149,12 +149,9 @@ def sum_matrix_products(a: list[Any], b: list[Any]) -> Any:
     return ops.module().tfe_bench_ring_mat_mul(a=a, b=b, bits=count_read_bits())
 
 
-def _sum_product_parts(
-    s: Site, products: Sequence[BilinearShareProduct | LocalProduct], bits: int
-) -> Any:
-    """Return the party's part of the sum, right modulo 2^bits."""
-    with limit_read_bits(bits):
-        parts = [_share_product_part(s.is_dealer, s.is_e1, p) for p in products]
+def _sum_product_parts(s: Site, products: Sequence[BilinearShareProduct | LocalProduct]) -> Any:
+    """Return the party's part of the sum over Z_2^64."""
+    parts = [_share_product_part(s.is_dealer, s.is_e1, p) for p in products]
     return functools.reduce(tensor_ops.add, parts)
 
 
@@ -257,11 +254,11 @@ def exchange_sum(
     s = party.site(name, scale, len(products), *agreed, dealer=dealer)
     if s.is_dealer:
         with s.in_dealing_order():
-            gamma = _sum_product_parts(s, products, RING)
+            gamma = _sum_product_parts(s, products)
         masked.deal(s, gamma, None, 0)
         z, shape = None, tensor_ops.dynamic_shape(gamma)
     else:
-        crossed = _sum_product_parts(s, products, RING)
+        crossed = _sum_product_parts(s, products)
         shape = tensor_ops.dynamic_shape(crossed)
         if s.is_e1:
             z = s.apply_mask(tensor_ops.neg(crossed), K1, 0, "add", sent=False)
@@ -351,10 +348,10 @@ def exchange_truncated_sum(
         y = party.count_exchange(z.shape, dealt, *operands, scale=scale, width=bits, dealer=dealer)
         return y, u
     s = party.site(name, len(products), drop, bits, width, addend is not None, dealer=dealer)
-    sum_parts = _sum_single_products if shift else _sum_product_parts
+    sum_parts = functools.partial(_sum_single_products, bits=width) if shift else _sum_product_parts
     if s.is_dealer:
         with s.in_dealing_order():
-            gamma = sum_parts(s, products, width)
+            gamma = sum_parts(s, products)
         check_addend(gamma)
         if dealer_addend is not None:
             gamma = tensor_ops.add(gamma, tensor_ops.left_shift(dealer_addend, drop + shift))
@@ -363,7 +360,7 @@ def exchange_truncated_sum(
         return masked.exchange_masked(
             s, None, tensor_ops.dynamic_shape(gamma), 1, 1, scale=scale, width=bits
         ), None
-    crossed = sum_parts(s, products, width)
+    crossed = sum_parts(s, products)
     check_addend(crossed)
     n = sizes.tensor_size(crossed)
     message, u = ops.module().tfe_bench_sum_share(

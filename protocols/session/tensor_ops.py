@@ -8,7 +8,6 @@ the shape alone, so that a protocol can be counted (counting.py) without TensorF
 from __future__ import annotations
 
 import builtins
-import contextlib
 import functools
 import math
 import operator
@@ -361,7 +360,7 @@ def combine_terms(*terms: tuple[int, Tensor]) -> Tensor:
         is_expanded = source is not None and source.type == "TfeBench>ExpandSeed"
         (seeds if is_expanded else words).append((factor, source if is_expanded else tensor))
     waited = [op for _, source in seeds for op in source.control_inputs]
-    with tf.control_dependencies(waited) if waited else contextlib.nullcontext():
+    with tf.control_dependencies(waited):
         result = ops.module().tfe_bench_combine(
             words=[tensor for _, tensor in words],
             seeds=[source.inputs[0] for _, source in seeds],
