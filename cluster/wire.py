@@ -32,6 +32,8 @@ _EVENT, _DATA, _BUNDLE = b"E", b"D", b"B"
 # Messages of together at most this size are sent as one.
 BUNDLE_BYTES = 1 << 16
 _LENGTH = struct.Struct("<I")
+# (a message has one byte or more)
+_LONGEST_BUNDLE = len(_BUNDLE) + BUNDLE_BYTES * (1 + _LENGTH.size)
 _MOST_TEXT = 4000
 
 
@@ -70,10 +72,16 @@ def split_bundle(blob: bytes) -> list[bytes]:
     """Return the messages that the other side has joined by `take_bundle`.
 
     Raises:
-        ProtocolError: a length is wrong.
+        ProtocolError: a length is wrong, or the bundle is longer than any of `take_bundle`.
     """
     if not blob.startswith(_BUNDLE):
         return [blob]
+    if len(blob) > _LONGEST_BUNDLE:  # (many empty messages would take many times its memory)
+        raise ProtocolError(
+            f"Expected at most {_LONGEST_BUNDLE} bytes of small messages of a job's stream. "
+            f"Received: {len(blob)}.",
+            code="malformed-message",
+        )
     messages: list[bytes] = []
     begin = len(_BUNDLE)
     while begin < len(blob) or not messages:

@@ -49,10 +49,13 @@ def test_a_lone_message_is_sent_as_it_is() -> None:
 
 @pytest.mark.parametrize(
     "blob",
-    [b"B", b"B\0", b"B\1\0\0\0", b"B\3\0\0\0ab", b"B\1\0\0\0x\1", b"B\xff\xff\xff\xffx"],
-    ids=["empty", "length", "no-message", "short", "rest", "long"],
+    [
+        *(b"B", b"B\0", b"B\1\0\0\0", b"B\3\0\0\0ab", b"B\1\0\0\0x\1", b"B\xff\xff\xff\xffx"),
+        b"B" + bytes(1 << 20),
+    ],
+    ids=["empty", "length", "no-message", "short", "rest", "long", "empty messages"],
 )
-def test_a_truncated_bundle_is_refused(blob: bytes) -> None:
+def test_a_malformed_bundle_is_refused(blob: bytes) -> None:
     with raises(ProtocolError, "malformed-message"):
         wire.split_bundle(blob)
     with raises(ProtocolError, "malformed-message"):
