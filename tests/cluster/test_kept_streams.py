@@ -9,15 +9,13 @@ import numpy as np
 import pytest
 
 from tests.cluster.conftest import Trio, wait_until
+from tests.cluster.endings import INPUTS, end_by_leaving, end_cancelled, end_in_failure
 from tests.cluster.test_transport import Pipe, _make_frame, link
-from tfe_bench.cluster.client import new_job
-from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.cluster.transport import BYE, NOTICE, SessionLink
 from tfe_bench.cluster.worker import peer_streams
-from tfe_bench.errors import JobCancelled, TfeBenchError
+from tfe_bench.errors import JobCancelled
 
 __all__ = ["link"]
-_X = {"x": PrivateInput(np.arange(3))}
 
 
 def _list_kept_calls(trio: Trio) -> set[Any]:
@@ -49,11 +47,11 @@ def test_jobs_of_different_clients_use_one_stream_with_different_keys(
 
     monkeypatch.setattr(peer_streams, "SessionLink", _RecordedLink)
     clients = [trio.client("analyst"), trio.client("guest")]
-    clients[0].run("plain", {}, _X)
+    clients[0].run("plain", {}, INPUTS)
     used = _wait_for_streams(trio)
     for i in range(8):
-        outputs = clients[i % 2].run("plain", {}, _X).outputs
-        np.testing.assert_array_equal(outputs["x"], _X["x"].ring)
+        outputs = clients[i % 2].run("plain", {}, INPUTS).outputs
+        np.testing.assert_array_equal(outputs["x"], INPUTS["x"].ring)
         used &= _wait_for_streams(trio)
     # (a job may begin before its predecessor's streams are free, so that there are two of a pair)
     assert used
@@ -67,44 +65,17 @@ def test_jobs_of_different_clients_use_one_stream_with_different_keys(
         assert len({keys[p][job] for p in range(3)}) == 3
 
 
-def _fail(client: Any) -> None:
-    with pytest.raises(TfeBenchError, match="As ordered"):
-        client.run("plain", {"fail": True}, _X)
-
-
-def _leave(client: Any) -> None:
-    def leave(fraction: float, text: str) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        client.run("plain", {"wait": 60}, _X, leave)
-
-
-def _cancel(client: Any) -> None:
-    job = new_job()
-    has_asked = False
-
-    def cancel(fraction: float, text: str) -> None:
-        nonlocal has_asked
-        if not has_asked:
-            has_asked = True
-            client.cancel(job)
-
-    with pytest.raises(JobCancelled):
-        client.run("plain", {"wait": 60}, _X, cancel, job)
-
-
-@pytest.mark.parametrize("end", [_fail, _leave, _cancel])
+@pytest.mark.parametrize("end", [end_in_failure, end_by_leaving, end_cancelled])
 def test_a_failed_job_leaves_none_of_its_streams(trio: Trio, end: Any) -> None:
     client = trio.client("analyst")
     for _ in range(3):
-        client.run("plain", {}, _X)
+        client.run("plain", {}, INPUTS)
     before = _wait_for_streams(trio)
     end(client)
     wait_until(
         lambda: len(before - _list_kept_calls(trio)) >= 3, "the failed job's streams are dropped"
     )
-    np.testing.assert_array_equal(client.run("plain", {}, _X).outputs["x"], _X["x"].ring)
+    np.testing.assert_array_equal(client.run("plain", {}, INPUTS).outputs["x"], INPUTS["x"].ring)
     assert len(before - _wait_for_streams(trio)) >= 3
 
 

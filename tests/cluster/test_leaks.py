@@ -16,10 +16,17 @@ import numpy as np
 import pytest
 
 from tests.cluster.conftest import wait_until
+from tests.cluster.endings import (
+    INPUTS,
+    end_by_leaving,
+    end_cancelled,
+    end_in_failure,
+    end_plainly,
+    end_refused,
+)
 from tests.models import tiny
-from tests.refusals import raises
 from tfe_bench import clusters
-from tfe_bench.cluster.client import Client, new_job
+from tfe_bench.cluster.client import new_job
 from tfe_bench.cluster.launch import LocalCluster
 from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.errors import JobCancelled, UsageError
@@ -29,63 +36,17 @@ from tfe_bench.private_tables import tables
 if TYPE_CHECKING:
     from tests.cluster.conftest import Trio
 
-_X = {"x": PrivateInput(np.arange(3))}
-
-
-def _end_plainly(client: Client) -> None:
-    np.testing.assert_array_equal(client.run("plain", {}, _X).outputs["x"], np.arange(3))
-
-
-def _end_in_failure(client: Client) -> None:
-    with pytest.raises(UsageError, match="As ordered"):
-        client.run("plain", {"fail": True}, _X)
-
-
-def _end_refused(client: Client) -> None:
-    with raises(UsageError, "unknown-program"):
-        client.run("unknown", {}, _X)
-
-
-def _end_by_leaving(client: Client) -> None:
-    """Raise in the progress callback, as Ctrl-C does."""
-
-    def leave(fraction: float, text: str) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        client.run("plain", {"wait": 60}, _X, leave)
-
-
-def _end_cancelled(client: Client) -> None:
-    job = new_job()
-    running = threading.Event()
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            client.run("plain", {"wait": 60}, _X, lambda *_: running.set(), job)
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    assert running.wait(60), errors
-    client.cancel(job)
-    thread.join(60)
-    assert isinstance(errors[0], JobCancelled), errors
-
-
 _ENDS = (
-    _end_plainly,
-    _end_plainly,
-    _end_in_failure,
-    _end_plainly,
-    _end_by_leaving,
-    _end_plainly,
-    _end_cancelled,
-    _end_plainly,
-    _end_refused,
-    _end_plainly,
+    end_plainly,
+    end_plainly,
+    end_in_failure,
+    end_plainly,
+    end_by_leaving,
+    end_plainly,
+    end_cancelled,
+    end_plainly,
+    end_refused,
+    end_plainly,
 )
 
 
@@ -186,7 +147,7 @@ def _run_matmul(cluster: LocalCluster, rng: np.random.Generator) -> None:
 
 def _run_failing(cluster: LocalCluster, rng: np.random.Generator) -> None:
     with pytest.raises(UsageError):
-        cluster.run("sort", {"repeat": int(rng.integers(1001, 2000))}, _X)
+        cluster.run("sort", {"repeat": int(rng.integers(1001, 2000))}, INPUTS)
 
 
 def _run_interrupted(cluster: LocalCluster, rng: np.random.Generator) -> None:

@@ -13,6 +13,7 @@ import grpc
 import numpy as np
 import pytest
 
+from tests.cluster.endings import end_by_leaving
 from tests.refusals import raises
 from tfe_bench.cluster import wire
 from tfe_bench.cluster.client import Client
@@ -39,13 +40,7 @@ def _end_in_failure(client: Client) -> None:
 
 
 def _end_by_leaving(client: Client) -> None:
-    """Raise in the progress callback, as Ctrl-C does."""
-
-    def leave(fraction: float, text: str) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        client.run("sort", {"repeat": 1000}, _KEYS, leave)
+    end_by_leaving(client, "sort", {"repeat": 1000}, _KEYS)
 
 
 def _ask_workers(client: Client) -> None:
