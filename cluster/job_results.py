@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import grpc
@@ -21,12 +22,21 @@ from tfe_bench.errors import ClusterError, JobCancelled, PeerLost, ProtocolError
 SILENCE_SECONDS = 9.5
 
 
-class _JobOutputSpec(NamedTuple):
+class _OutputSpec(NamedTuple):
     """Public facts of one output, on which the three workers must agree."""
 
     shape: tuple[int, ...]
     fractional_bits: int
     limbs: int
+
+
+class _ResultShare(NamedTuple):
+    """One worker's share of an output, as received: a part, and the digest of another one."""
+
+    spec: _OutputSpec
+    part: str
+    words: seeds.Ring
+    digest: str
 
 
 class JobResultCollector:
@@ -48,10 +58,8 @@ class JobResultCollector:
         self._progress = progress
         # (party, error); the party is None for an error at this client
         self._outcomes: queue.Queue[tuple[int | None, BaseException | None]] = queue.Queue()
-        self._parts: dict[str, dict[str, seeds.Ring]] = {}
-        self._output_specs: dict[str, _JobOutputSpec] = {}
-        self._digests: dict[str, str] = {}
-        self._lock = threading.Lock()
+        # by party and name; each stream's thread writes its party's
+        self._shares: tuple[dict[str, _ResultShare], ...] = ({}, {}, {})
         self._last_alive = [time.monotonic()] * 3
         self._accepted: set[int] = set()
         self._admitted = threading.Event()
@@ -100,7 +108,7 @@ class JobResultCollector:
                 elif kind == "measured":
                     self.result.measured[party] = event
                 elif kind == "result":
-                    self._read_result(event, reader)
+                    self._read_result(party, event, reader)
                 elif kind == "done":
                     self._outcomes.put((party, None))
                     return
@@ -126,40 +134,36 @@ class JobResultCollector:
         except BaseException as error:
             self._outcomes.put((party, error))
 
-    def _read_result(self, event: dict[str, Any], reader: wire.JobStreamReader) -> None:
+    def _read_result(self, party: int, event: dict[str, Any], reader: wire.JobStreamReader) -> None:
         try:
             name = str(event["name"])
-            spec = _JobOutputSpec(
+            spec = _OutputSpec(
                 tuple(int(d) for d in event["shape"]),
                 int(event["fractional_bits"]),
                 int(event["limbs"]),
             )
-            field = str(event["part"])
-            digest = str(event["digest"])
+            part, digest = str(event["part"]), str(event["digest"])
         except (KeyError, TypeError, ValueError) as error:
             raise ProtocolError(
                 "A worker's result is malformed.", code="malformed-message"
             ) from error
-        if spec.limbs not in (1, 2) or any(d < 0 for d in spec.shape):
+        if (
+            spec.limbs not in (1, 2)
+            or any(d < 0 for d in spec.shape)
+            or name in self._shares[party]
+        ):
             raise ProtocolError("A worker's result is malformed.", code="malformed-message")
         shape = spec.shape if spec.limbs == 1 else (*spec.shape, 2)
-        size = math.prod(shape) * 8
-        words = np.frombuffer(reader.read_bytes(size), np.int64).reshape(shape) if field else None
-        with self._lock:
-            if self._output_specs.setdefault(name, spec) != spec:
-                raise ProtocolError(
-                    f"The workers describe {name!r} differently.",
-                    code="inconsistent-results",
-                    received=name,
-                )
-            parts = self._parts.setdefault(name, {})
-            if words is not None:
-                parts[field] = words
-            if digest:
-                self._digests[name] = digest
+        words = np.frombuffer(reader.read_bytes(math.prod(shape) * 8), np.int64).reshape(shape)
+        self._shares[party][name] = _ResultShare(spec, part, words, digest)
 
     def collect_result(self) -> JobResult:
-        """Wait for all three workers and reconstruct the outputs."""
+        """Wait for all three workers and reconstruct the outputs.
+
+        Raises:
+            ProtocolError: the workers' shares of an output disagree; no output is returned.
+            TfeBenchError: a worker failed.
+        """
         done: set[int | None] = set()
         while len(done) < 3:
             try:
@@ -173,23 +177,15 @@ class JobResultCollector:
             if error is not None:
                 raise self._find_root_cause(error, {*done, party})
             done.add(party)
-        for name, parts in self._parts.items():
-            if set(parts) != {"m", "lam"}:
-                raise ProtocolError(
-                    f"The workers returned incomplete shares of {name!r}.",
-                    code="inconsistent-results",
-                    received=name,
-                )
-            if hashlib.sha256(parts["m"].tobytes()).hexdigest() != self._digests.get(name):
-                raise ProtocolError(
-                    f"The two evaluators returned different shares of {name!r}.",
-                    code="inconsistent-shares",
-                    received=name,
-                )
-            spec = self._output_specs[name]
+        outputs: dict[str, seeds.Ring] = {}
+        for name in dict.fromkeys(itertools.chain(*self._shares)):
+            shares = [received.get(name) for received in self._shares]
+            spec, parts = _check_result_shares(name, shares)
             self.result.fractional_bits[name] = spec.fractional_bits
             self.result.limbs[name] = spec.limbs
-            self.result.outputs[name] = seeds.unmask_values(parts["m"], parts["lam"], spec.limbs)
+            mask = seeds.add_ring_words(parts["l1"], parts["l2"], spec.limbs)
+            outputs[name] = seeds.unmask_values(parts["m"], mask, spec.limbs)
+        self.result.outputs.update(outputs)
         return self.result
 
     def _find_root_cause(self, first: BaseException, ended: set[int | None]) -> BaseException:
@@ -218,3 +214,45 @@ class JobResultCollector:
             return 0 if isinstance(error, TfeBenchError) else 2
 
         return min(errors, key=rank_worker_error)
+
+
+def _check_result_shares(
+    name: str, shares: Sequence[_ResultShare | None]
+) -> tuple[_OutputSpec, dict[str, seeds.Ring]]:
+    """Return an output's description and its parts m, l1 and l2, on which two workers each agree.
+
+    Args:
+        shares: by party.
+
+    Raises:
+        ProtocolError: a share is absent, or two workers disagree.
+    """
+    received = [share for share in shares if share is not None]
+    parts = [share.part for share in received]
+    # the dealer sends l1, the next party m, the one after it l2
+    dealer = parts.index("l1") if "l1" in parts else 0
+    if parts != [wire.RESULT_PARTS[(party - dealer) % 3][0] for party in range(3)]:
+        raise ProtocolError(
+            f"Expected the parts l1, m and l2 of {name!r} from three workers. Received: "
+            f"{', '.join(share.part[:8] if share else 'nothing' for share in shares)}.",
+            code="inconsistent-results",
+            received=name,
+        )
+    for spec in (share.spec for share in received if share.spec != received[0].spec):
+        raise ProtocolError(
+            f"The workers describe {name!r} differently. Received: {received[0].spec} and {spec}.",
+            code="inconsistent-results",
+            received=name,
+        )
+    for party, share in enumerate(received):
+        compared_part = wire.RESULT_PARTS[(party - dealer) % 3][1]
+        sender = parts.index(compared_part)
+        if hashlib.sha256(received[sender].words.data.cast("B")).hexdigest() != share.digest:
+            raise ProtocolError(
+                f"Parties {sender} and {party} returned different shares of {name!r} (part "
+                f"{compared_part}). No value of this job was returned. One of the two workers "
+                "departs from the protocol or is defective: compare their logs and versions.",
+                code="inconsistent-shares",
+                received=name,
+            )
+    return received[0].spec, {share.part: share.words for share in received}

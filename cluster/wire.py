@@ -35,6 +35,9 @@ _LENGTH = struct.Struct("<I")
 # (a message has one byte or more)
 _LONGEST_BUNDLE = len(_BUNDLE) + BUNDLE_BYTES * (1 + _LENGTH.size)
 _MOST_TEXT = 4000
+# For each role (dealer, E1, E2) the part of a result that it sends, and the part whose digest it
+# sends.  So no worker alone can change a part: another one sends that part's digest.
+RESULT_PARTS = (("l1", "l2"), ("m", "l1"), ("l2", "m"))
 
 
 def pass_bytes(blob: bytes) -> bytes:

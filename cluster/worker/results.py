@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tfe_bench.cluster import seeds, wire
+from tfe_bench.cluster import wire
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -16,42 +16,33 @@ from tfe_bench.protocols.session.sharing import Shared
 def count_held_result_bytes(party: int, outputs: Mapping[str, Shared]) -> int:
     """Return the bytes of results that this party holds until their client has received them."""
     return sum(
-        8 * math.prod(getattr(value, _FIELDS[_result_party_role(party, value)][0]).shape)
+        8 * math.prod(getattr(value, wire.RESULT_PARTS[_find_result_role(party, value)][0]).shape)
         for value in outputs.values()
-        if _result_party_role(party, value) != 2  # whose part is compared, not sent
     )
 
 
 def encode_result_share(party: int, name: str, value: Shared) -> list[bytes]:
-    """Return the messages with this party's share of a result, which the client reconstructs."""
-    role = _result_party_role(party, value)
-    fields = [np.asarray(getattr(value, f), np.int64, order="C") for f in _FIELDS[role]]
-    shape = list(fields[0].shape if value.limbs == 1 else fields[0].shape[:-1])
-    part, array, digest = "m", fields[0], ""
-    if role == 0:  # the client only needs their sum
-        part, array = "lam", seeds.add_ring_words(fields[0], fields[1], value.limbs)
-    elif role == 2:  # the copy of m is compared, not sent twice
-        part, digest = "", hashlib.sha256(array.tobytes()).hexdigest()
+    """Return the messages with this party's share of a result, which the client reconstructs.
+
+    A party sends one of the two parts that it holds, and a SHA-256 digest of the other one.
+    """
+    part, compared_part = wire.RESULT_PARTS[_find_result_role(party, value)]
+    words, compared_words = (
+        np.asarray(getattr(value, p), np.int64, order="C") for p in (part, compared_part)
+    )
     description = wire.event(
         "result",
         name=name,
-        shape=shape,
+        shape=list(words.shape if value.limbs == 1 else words.shape[:-1]),
         fractional_bits=value.fractional_bits,
         limbs=value.limbs,
         part=part,
-        digest=digest,
+        digest=hashlib.sha256(compared_words.data.cast("B")).hexdigest(),
     )
-    return [
-        description,
-        *(wire.chunk_stream_data(array.reshape(-1).data.cast("B")) if part else ()),
-    ]
+    return [description, *wire.chunk_stream_data(words.reshape(-1).data.cast("B"))]
 
 
-# The fields of a value that each role holds.
-_FIELDS = (("l1", "l2"), ("m",), ("m",))
-
-
-def _result_party_role(party: int, value: object) -> int:
+def _find_result_role(party: int, value: object) -> int:
     """Return a party's role for a result.
 
     Raises:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.cluster.lies import Change, alter_header, alter_messages
 from tests.refusals import raises
-from tfe_bench.cluster import seeds, wire
+from tfe_bench.cluster import wire
 from tfe_bench.cluster.launch import LocalCluster
 from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.cluster.worker import results
@@ -231,18 +231,18 @@ def test_only_the_two_holders_of_a_part_compare_it() -> None:
 # ---- results
 
 
+def _count_sent_data(party: int, value: Shared) -> int:
+    return sum(len(m) - 1 for m in results.encode_result_share(party, "y", value)[1:])
+
+
+@pytest.mark.parametrize("dealer", range(3))
 @pytest.mark.parametrize("limbs", [1, 2])
-def test_a_client_is_sent_one_mask_of_a_result(limbs: int, rng: np.random.Generator) -> None:
-    """Check that the client does not receive the parts of the mask, which it cannot compute."""
-    x, l1, l2 = (rng.integers(-(2**63), 2**63, (4, limbs)[:limbs]) for _ in range(3))
-    m = seeds.mask_values(x, l1, l2, limbs)
-    sent = []
+def test_a_result_takes_a_word_of_each_worker(limbs: int, dealer: int) -> None:
+    words = np.arange(6).reshape(3, 2)
+    value = Shared(words, words, words, dealer, 16, limbs)
     for party in range(3):
-        messages = results.encode_result_share(party, "y", Shared(m, l1, l2, 0, 16, limbs))
-        sent.append(b"".join(message[1:] for message in messages[1:]))
-    assert sent == [seeds.add_ring_words(l1, l2, limbs).tobytes(), m.tobytes(), b""]
-    words = [np.frombuffer(part, np.int64).reshape(m.shape) for part in sent[:2]]
-    np.testing.assert_array_equal(seeds.unmask_values(words[1], words[0], limbs), x)
+        assert _count_sent_data(party, value) == words.nbytes
+        assert results.count_held_result_bytes(party, {"y": value}) == words.nbytes
 
 
 @pytest.mark.parametrize("party", range(3))
