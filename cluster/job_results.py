@@ -247,7 +247,7 @@ def _check_result_shares(
     for party, share in enumerate(received):
         compared_part = wire.RESULT_PARTS[(party - dealer) % 3][1]
         sender = parts.index(compared_part)
-        if hashlib.sha256(received[sender].words.data.cast("B")).hexdigest() != share.digest:
+        if hashlib.sha256(received[sender].words.reshape(-1).data).hexdigest() != share.digest:
             raise ProtocolError(
                 f"Parties {sender} and {party} returned different shares of {name!r} (part "
                 f"{compared_part}). No value of this job was returned. One of the two workers "

@@ -37,7 +37,7 @@ def encode_result_share(party: int, name: str, value: Shared) -> list[bytes]:
         fractional_bits=value.fractional_bits,
         limbs=value.limbs,
         part=part,
-        digest=hashlib.sha256(compared_words.data.cast("B")).hexdigest(),
+        digest=hashlib.sha256(compared_words.reshape(-1).data).hexdigest(),
     )
     return [description, *wire.chunk_stream_data(words.reshape(-1).data.cast("B"))]
 
