@@ -17,7 +17,12 @@ from rich.text import Text
 
 from tfe_bench.benchmarks import error_metrics
 from tfe_bench.benchmarks.records import Record
-from tfe_bench.benchmarks.report.comparison_columns import find_nearby_figures
+from tfe_bench.benchmarks.report.comparison_columns import (
+    Throughput,
+    batch_throughput,
+    find_nearby_figures,
+    published_throughputs,
+)
 
 _ABSENT = "-"
 _GAP = "  "
@@ -215,8 +220,28 @@ def _run_time_rows(record: Record) -> list[tuple[str, str]]:
             "rounds",
             f"{_format_count(record.rounds)} total / {_format_count(record.rounds_ahead)} online",
         ),
+        *_throughput_rows(record),
         *_predicted_time_rows(record),
     ]
+
+
+def _throughput_rows(record: Record) -> list[tuple[str, str]]:
+    """Return the throughput of a batch, and published ones of the same network."""
+    ours = batch_throughput(record)
+    if ours is None:
+        return []
+    rows = [("throughput", _format_throughput(ours))]
+    for figure, theirs in published_throughputs(record.workload):
+        words = f"{_format_throughput(theirs)}, batch {theirs.batch}, {figure.profile}"
+        rows.append((figure.system, words))
+    return rows
+
+
+def _format_throughput(throughput: Throughput) -> str:
+    words = f"{format_three_digits(throughput.per_second)}/s"
+    if throughput.per_core_second is not None:
+        words += f", {format_three_digits(throughput.per_core_second)} per core-second"
+    return words
 
 
 def _predicted_time_rows(record: Record) -> list[tuple[str, str]]:

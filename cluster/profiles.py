@@ -88,6 +88,10 @@ PROFILES = {
         NetworkProfile("net1", 1e-3, 1e9, "lan", False, "1 Gbit/s, 1 ms"),
         NetworkProfile("net2", 10e-3, 100e6, "wan", True, "100 Mbit/s, 10 ms"),
         NetworkProfile("net3", 100e-3, 10e6, "wan", True, "10 Mbit/s, 100 ms"),
+        # ORQ (SOSP 2025) and CryptDough (SOSP 2026): `tc` with 6 Gbit/s, 20 ms round trip.
+        NetworkProfile("orq-wan", 10e-3, 6e9, "wan", False, "6 Gbit/s per host, 10 ms"),
+        # PUMA (arXiv 2307.12533): about 5 Gbit/s and 1 ms round trip between three hosts.
+        NetworkProfile("puma-lan", 0.5e-3, 5e9, "lan", False, "5 Gbit/s per host, 0.5 ms"),
     )
 }
 

@@ -2,6 +2,7 @@
 
 Most are from TF Encrypted's benchmark tables, in two editions ("(README)" is that of version 0.9),
 with MP-SPDZ as measured there.  Those of transformers are from the papers' own tables.
+"stated as" in a setting quotes a source that gives a rounded figure or a limit.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ CAVEAT: Final = (
     "Published figures come from other hardware and other networks, and mostly from three hosts. "
     "A ratio to them compares two set-ups, not two protocols."
 )
+# Work of other systems that this benchmark does not run.
+UNMATCHED: Final = ("gbdt", "forest-predict", "generate")
 TF_ENCRYPTED: Final = (
     "TF Encrypted's benchmark tables: three hosts of 4 cores (Xeon 8369B, 2.7 GHz), 40 Gbit/s and "
     "0.02 ms round trip (LAN), 352 Mbit/s and 40 ms round trip (WAN). MP-SPDZ "
@@ -32,12 +35,14 @@ class PublishedFigure:
         workload: as ours is named.
         size: as ours is written, "1024" or "1024x4"; a network's name for inference and training.
         optimizer: of training, else "".
-        profile: "local", "lan", "wan", or "" where the source does not say.
+        profile: "local", "lan", "wan", another profile whose figures are the source's network, or
+            "" where the source does not say.
         seconds: a run.
         build_seconds: building the graph, None where not given.
         setting: hardware, network and variant, as far as given.
         source: who says so.
         accuracy: of a training after 5 epochs, in percent; None where not given.
+        cores: processes or threads of all parties that compute at once; None where not given.
     """
 
     system: str
@@ -50,6 +55,7 @@ class PublishedFigure:
     setting: str
     source: str
     accuracy: float | None = None
+    cores: int | None = None
 
     @property
     def elements(self) -> tuple[int, ...] | None:
@@ -75,4 +81,5 @@ def _parse_published_figure(row: dict[str, str]) -> PublishedFigure:
     values: dict[str, Any] = {**row, "seconds": float(row["seconds"])}
     for name in ("build_seconds", "accuracy"):
         values[name] = float(row[name]) if row[name] else None
+    values["cores"] = int(row["cores"]) if row["cores"] else None
     return PublishedFigure(**values)

@@ -14,11 +14,14 @@ from tfe_bench.benchmarks.records import Record
 # Published sizes are 1000 and 1,000,000 where ours are 2^10 and 2^20.
 _NEAR: Final = 0.05
 # A loopback is nearest to a LAN.
-_COLUMN: Final = {"local": ("local", "lan"), "lan": ("lan",), "wan": ("wan",)}
+_COLUMN: Final = {
+    "local": ("local", "lan", "puma-lan"),
+    **{name: (name,) for name in ("lan", "wan", "orq-wan", "puma-lan")},
+}
 # in the order of the published table
 _NETWORKS: Final = (
     *("resnet50", "resnet50v2", "vgg19", "densenet121", "mobilenetv2"),
-    *("bert-base", "vit-b16"),
+    *("vgg16-cifar", "bert-base", "vit-b16"),
 )
 _PUBLISHED: Final = ("sort", "max", "infer", "train")
 
@@ -91,6 +94,47 @@ def find_nearby_figures(record: Record) -> list[PublishedFigure]:
 
     every = published.load_figures()
     return [f for f in every if (f.workload, f.optimizer) == work and is_comparable(f)]
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Predictions of a batch in a time.
+
+    Attributes:
+        batch: number of samples.
+        per_second: samples per second.
+        per_core_second: samples per core-second of all parties: ours by processor time, published
+            ones by time and number of processes; None without those figures.
+    """
+
+    batch: int
+    per_second: float
+    per_core_second: float | None
+
+
+def batch_throughput(record: Record) -> Throughput | None:
+    """Return a prediction's throughput; None for one sample, other work or a wrong result."""
+    batch = record.parameters.get("batch")
+    predicts = "images" in record.parameters or "texts" in record.parameters
+    if not predicts or type(batch) is not int or batch < 2 or record.correct is False:
+        return None
+    if not (seconds := record.seconds.median):
+        return None
+    used = sum(record.cpu_seconds) if record.cpu_seconds else 0.0
+    return Throughput(batch, batch / seconds, batch / used if used else None)
+
+
+def published_throughputs(network: str) -> list[tuple[PublishedFigure, Throughput]]:
+    """Return the published batches of a network, of any size and on any profile."""
+    every = []
+    for figure in published.load_figures():
+        name, _, batch = figure.size.partition(" x")
+        if figure.workload == "infer" and name == network and batch:
+            count = int(batch)
+            used = figure.seconds * figure.cores if figure.cores else None
+            per_core = count / used if used else None
+            every.append((figure, Throughput(count, count / figure.seconds, per_core)))
+    return every
 
 
 def find_published_pairs(record: Record) -> list[RecordPair]:

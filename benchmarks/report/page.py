@@ -5,19 +5,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVarTuple
+from collections.abc import Mapping, Sequence
 
 from tfe_bench import __version__
 from tfe_bench.benchmarks import published
 from tfe_bench.benchmarks.fields import PerParty
 from tfe_bench.benchmarks.published import PublishedFigure as Published
 from tfe_bench.benchmarks.records import Record
-from tfe_bench.benchmarks.report import annexes, cells, learning, network
+from tfe_bench.benchmarks.report import annexes, cells, learning, network, published_parts
 from tfe_bench.benchmarks.report.comparison_columns import (
-    RecordPair,
     best_published_pair,
-    find_published_pairs,
     format_published_size,
     latest_records,
     plain_profile,
@@ -29,13 +26,15 @@ from tfe_bench.benchmarks.report.html import escape_text
 from tfe_bench.benchmarks.report.network import NetworkShare
 from tfe_bench.benchmarks.report.parts import (
     Cell,
+    Columns,
     Figure,
     Items,
     Page,
     Part,
     RawHtml,
     Section,
-    Table,
+    build_report_table,
+    number_legend_keys,
 )
 from tfe_bench.benchmarks.report.plots import MOST_ROWS
 from tfe_bench.benchmarks.report.reading import Entry, ReportInput
@@ -43,14 +42,6 @@ from tfe_bench.benchmarks.table import format_three_digits, human_seconds
 
 _TILES = 6
 Pictures = Mapping[str, Picture]
-Ts = TypeVarTuple("Ts")
-# What is written in a table's columns of what its rows are about, by their headings.
-Columns = dict[str, Callable[[*Ts], Cell]]
-
-
-def _build_report_table(columns: Columns[*Ts], items: Iterable[tuple[*Ts]], caption: str) -> Table:
-    rows = [[cell(*item) for cell in columns.values()] for item in items]
-    return Table([*columns], rows, caption)
 
 
 def build_report_page(reading: ReportInput, pictures: Pictures) -> Page:
@@ -65,7 +56,9 @@ def build_report_page(reading: ReportInput, pictures: Pictures) -> Page:
     notes = [Section("notes", "How to read this", [Items(_report_notes(reading))])]
     sections = [
         Section("headline", "Headline figures", _headline_parts(newest)),
-        Section("published", "Beside published figures", _published_parts(newest)),
+        Section(
+            "published", "Beside published figures", published_parts.build_published_parts(newest)
+        ),
         Section("time", "Time against n", _time_parts(pictures)),
         Section("network", "Rounds and latency", _report_network_parts(newest, pictures)),
         Section("bytes", "Bytes", _report_traffic_parts(newest, pictures)),
@@ -170,46 +163,6 @@ def _headline_tile(record: Record) -> str:
     )
 
 
-def _published_parts(newest: Sequence[Record]) -> list[Part]:
-    every = [(record, pair) for record in newest for pair in find_published_pairs(record)]
-    if not every:
-        return ["No record is of work that a published figure is known of."]
-    legend = _number_legend_keys((_describe_source(pair.figure) for _, pair in every), "S")
-
-    def published_size(_: Record, pair: RecordPair) -> str:
-        elements = pair.figure.elements
-        size = " × ".join(f"{n:,}" for n in elements) if elements else pair.figure.size
-        return size if pair.exact else f"{size} (near)"
-
-    def published_network(_: Record, pair: RecordPair) -> str:
-        return pair.figure.profile.upper() if pair.figure.profile != "local" else "one host"
-
-    columns: Columns[Record, RecordPair] = {
-        "workload": lambda r, _: r.workload,
-        "n": lambda r, _: cells.record_size_cell(r),
-        "network": lambda r, _: cells.network_cell(r),
-        "ours, s": lambda r, _: cells.seconds(r.seconds.median),
-        "theirs, s": lambda _, p: cells.seconds(p.figure.seconds),
-        "theirs / ours": lambda _, p: cells.ratio(p.ratio),
-        "system": lambda _, p: f"{p.figure.system} [{legend[_describe_source(p.figure)]}]",
-        "their n": published_size,
-        "their network": published_network,
-        "graph, ours": lambda r, _: cells.seconds(r.build_seconds),
-        "graph, theirs": lambda _, p: cells.seconds(p.figure.build_seconds),
-    }
-    caption = (
-        "Our newest record of each kind next to every published figure of the same work within 5 % "
-        "of its size. “theirs / ours” above 1 means that we take less time. Our loopback "
-        "is compared with published LANs. “graph” is building the graph, in seconds apart "
-        "from the run. Sources:"
-    )
-    return [_build_report_table(columns, every, caption), Items([*legend], [*legend.values()])]
-
-
-def _describe_source(figure: Published) -> str:
-    return f"{figure.system}: {figure.setting}; {figure.source}"
-
-
 def _time_parts(pictures: Pictures) -> list[Part]:
     if "time" not in pictures:
         return ["No records of several sizes, or of work that is published."]
@@ -270,7 +223,7 @@ def _report_network_parts(newest: Sequence[Record], pictures: Pictures) -> list[
         "Measured time against rounds × latency, both axes logarithmic. On the line the "
         "network's latency is all there is; the height above it is computing and transfer.",
     )
-    return [*drawn, _build_report_table(columns, shares, caption)]
+    return [*drawn, build_report_table(columns, shares, caption)]
 
 
 def _report_traffic_parts(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
@@ -313,7 +266,7 @@ def _report_traffic_parts(newest: Sequence[Record], pictures: Pictures) -> list[
         "Bytes that each party sent in one run, logarithmic: marks far apart mean that the "
         f"load is uneven.{_first_rows_sentence(len(by_work))}",
     )
-    return [*drawn, _build_report_table(columns, by_work.values(), caption)]
+    return [*drawn, build_report_table(columns, by_work.values(), caption)]
 
 
 def _describe_record_work(record: Record) -> str:
@@ -349,7 +302,7 @@ def _memory_parts(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
         "Growth of each worker's memory above an idle one, logarithmic."
         + _first_rows_sentence(len({_describe_record_work(record) for record, _ in grown})),
     )
-    return [*drawn, _build_report_table(columns, grown, caption)]
+    return [*drawn, build_report_table(columns, grown, caption)]
 
 
 def _learning_parts(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
@@ -392,12 +345,12 @@ def _learning_parts(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
         "Right answers by epochs. Lines with circles are private, dashed ones with crosses the "
         "same training in plaintext; diamonds are TF Encrypted's published figures.",
     )
-    return [*drawn, _build_report_table(columns, curves, caption)]
+    return [*drawn, build_report_table(columns, curves, caption)]
 
 
 def _report_record_parts(records: Sequence[Record]) -> list[Part]:
-    machines = _number_legend_keys(map(cells.describe_machine, records), "M")
-    codes = _number_legend_keys(map(cells.describe_record_versions, records), "C")
+    machines = number_legend_keys(map(cells.describe_machine, records), "M")
+    codes = number_legend_keys(map(cells.describe_record_versions, records), "C")
     columns: Columns[Record] = {
         "workload": lambda r: r.workload,
         "n": cells.record_size_cell,
@@ -424,11 +377,7 @@ def _report_record_parts(records: Sequence[Record]) -> list[Part]:
     )
     legend = Items([*machines, *codes], [*machines.values(), *codes.values()])
     rows = ((record,) for record in sorted(records, key=record_sort_key))
-    return [_build_report_table(columns, rows, caption), legend]
-
-
-def _number_legend_keys(words: Iterable[str], letter: str) -> dict[str, str]:
-    return {w: f"{letter}{i}" for i, w in enumerate(dict.fromkeys(words), 1)}
+    return [build_report_table(columns, rows, caption), legend]
 
 
 def _report_notes(reading: ReportInput) -> list[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVarTuple
 
 from tfe_bench.benchmarks.report.drawing import Picture
 
@@ -89,3 +90,19 @@ class Page:
     lede: Sequence[Part]
     sections: Sequence[Section]
     foot: str | RawHtml
+
+
+Ts = TypeVarTuple("Ts")
+# What is written in a table's columns of what its rows are about, by their headings.
+Columns = dict[str, Callable[[*Ts], Cell]]
+
+
+def build_report_table(columns: Columns[*Ts], items: Iterable[tuple[*Ts]], caption: str) -> Table:
+    """Return a table with a row for each item."""
+    rows = [[cell(*item) for cell in columns.values()] for item in items]
+    return Table([*columns], rows, caption)
+
+
+def number_legend_keys(words: Iterable[str], letter: str) -> dict[str, str]:
+    """Return the key of each different text in a legend, such as "S1"."""
+    return {w: f"{letter}{i}" for i, w in enumerate(dict.fromkeys(words), 1)}

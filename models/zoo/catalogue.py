@@ -72,6 +72,10 @@ _ENTRIES = {
         name: Entry(name, f"network {name[-1].upper()}", count, networks.INPUT, "unit", 10)
         for name, count in networks.PARAMETERS.items()
     },
+    networks.VGG16_CIFAR: Entry(
+        *(networks.VGG16_CIFAR, "VGG16 for CIFAR-10", networks.VGG16_CIFAR_PARAMETERS),
+        *(networks.CIFAR_INPUT, "tf", 10),
+    ),
     **{
         name: Entry(name, function, count, _IMAGE, preprocessing, 1000)
         for name, (function, count, preprocessing) in _APPLICATIONS.items()
@@ -131,26 +135,28 @@ def build(
             )
         model = transformers.build_transformer(name, tokens, seed)
         return Model(entry, model, f"seeded, with outliers (seed {seed})")
+    if entry.input_shape != _IMAGE and weights == IMAGENET:
+        data = "MNIST" if name in networks.PARAMETERS else "CIFAR-10"
+        raise UsageError(
+            f"{name} is a network for {data}. Received: weights 'imagenet'. Use 'seeded', or "
+            "the path of a weights file.",
+            code="unsupported-argument",
+            operation="weights",
+            received="imagenet",
+        )
     if name in networks.PARAMETERS:
         model = networks.network(name, seed)
-        if weights == IMAGENET:
-            raise UsageError(
-                f"{name} is a network for MNIST. Received: weights 'imagenet'. Use 'seeded', or "
-                "the path of a weights file.",
-                code="unsupported-argument",
-                operation="weights",
-                received="imagenet",
-            )
         weight_source = f"seeded (untrained, seed {seed})"
     elif weights == IMAGENET:
         return Model(entry, _download_model_weights(name), IMAGENET)
     else:
-        model = _build_keras_application(name, None)
+        is_cifar = name == networks.VGG16_CIFAR
+        model = networks.build_vgg16_cifar() if is_cifar else _build_keras_application(name, None)
         weight_source = f"seeded, calibrated (seed {seed})"
     if weights != SEEDED:
         _load_zoo_weights(entry, model, Path(weights))
         weight_source = Path(weights).name
-    elif entry.name in _APPLICATIONS:
+    elif name not in networks.PARAMETERS:
         seeded.fill_seeded_weights(model, samples(entry, seed), seed)
     return Model(entry, model, weight_source)
 

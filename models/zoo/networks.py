@@ -1,9 +1,12 @@
-"""The four MNIST networks of the literature, as Keras models that end in logits.
+"""Networks of the literature for small pictures, as Keras models that end in logits.
 
 A: SecureML (Mohassel and Zhang, S&P 2017). B: MiniONN (Liu et al., CCS 2017). C: LeNet-5 with 20
 and 50 channels. D: Chameleon (Riazi et al., AsiaCCS 2018). The layers equal those of tf-encrypted's
 network_a to network_d and of MP-SPDZ's mnist_full_A to D, so that results can be compared.
 All take [28, 28, 1] and flatten it themselves if necessary.
+
+VGG16 for CIFAR-10, of [32, 32, 3]: 13 convolutions with average pooling and three dense layers, as
+in PIGEON's flexNN (Harth-Kitzerow et al., PoPETs 2025) and CryptDough.
 """
 
 from __future__ import annotations
@@ -13,6 +16,10 @@ from typing import Any
 # Number of weights and biases of each network; a test counts them.
 PARAMETERS = {"network-a": 118_282, "network-b": 33_542, "network-c": 431_080, "network-d": 99_240}
 INPUT = (28, 28, 1)
+VGG16_CIFAR, CIFAR_INPUT = "vgg16-cifar", (32, 32, 3)
+VGG16_CIFAR_PARAMETERS = 14_914_378
+# Filters and number of the convolutions of each block; a pooling follows each block.
+_VGG16_BLOCKS = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 # Dense layers and 5x5 convolutions by number of outputs (and strides and padding), and the layers
 # between.
 _LAYERS = {
@@ -53,3 +60,18 @@ def network(name: str, seed: int = 1) -> Any:
             layer = plain.get(kind, keras.layers.Flatten)()
         layers.append(layer)
     return keras.Sequential(layers, name=name.replace("-", "_"))
+
+
+def build_vgg16_cifar() -> Any:
+    """Return the Keras model of VGG16 for CIFAR-10, with initial weights."""
+    import keras
+
+    layers: list[Any] = [keras.Input(CIFAR_INPUT)]
+    for filters, count in _VGG16_BLOCKS:
+        for _ in range(count):
+            layers += [keras.layers.Conv2D(filters, 3, padding="same"), keras.layers.ReLU()]
+        layers.append(keras.layers.AveragePooling2D(2))
+    layers.append(keras.layers.Flatten())
+    for units in (256, 256):
+        layers += [keras.layers.Dense(units), keras.layers.ReLU()]
+    return keras.Sequential([*layers, keras.layers.Dense(10)], name="vgg16_cifar")

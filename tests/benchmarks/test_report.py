@@ -18,6 +18,7 @@ import pytest
 from tests.refusals import raises
 from tfe_bench.benchmarks import published
 from tfe_bench.benchmarks.records import append_record
+from tfe_bench.benchmarks.relational import orq
 from tfe_bench.benchmarks.report import (
     comparison_columns,
     drawing,
@@ -28,8 +29,10 @@ from tfe_bench.benchmarks.report import (
     page,
     parts,
     plots,
+    published_parts,
     reading,
 )
+from tfe_bench.cluster import profiles
 from tfe_bench.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -142,9 +145,9 @@ def test_a_telephone_gets_narrow_pictures_and_whole_captions(
     assert len(narrow) == 8 and all(int(a["width"] or 999) <= 376 for a in narrow)
     # Elements that scroll sideways contain a table and no text, which would be cut off.
     scrolls = re.findall(r'<div class="scroll">(.*?)</div>', written[0].read_text("utf-8"), re.S)
-    assert len(scrolls) == 5 and all(s.startswith("<table>") for s in scrolls)
+    assert len(scrolls) == 6 and all(s.startswith("<table>") for s in scrolls)
     assert not any("caption" in s for s in scrolls)
-    assert sum(t == "figcaption" for t, _ in parsed.tags) == 9
+    assert sum(t == "figcaption" for t, _ in parsed.tags) == 10
     # A report of other records does not describe this project's machine.
     assert "our development" not in parsed.text
 
@@ -282,10 +285,68 @@ def test_published_figures_are_as_printed() -> None:
     assert by["tf-encrypted (README)", "infer", "resnet50", "wan"].seconds == 84.29
     assert by["tf-encrypted (README)", "max", "65536x4", "wan"].seconds == 1.14
     assert all(f.seconds > 0 and f.source for f in figures)
+    assert all(f.setting for f in figures)
+    assert {f.profile for f in figures} <= {"", *profiles.PROFILES}
+    assert by["MP-SPDZ (32 threads)", "infer", "resnet50", "local"].seconds == 10
+    assert by["MP-SPDZ (malicious, 32 threads)", "infer", "resnet50", "local"].seconds == 34
+    assert by["CryptDough", "relational", "syan scale 1", "orq-wan"].seconds == 246.8
+    assert by["ORQ", "relational", "comorbid scale 1", "orq-wan"].seconds == 494.7
+    pigeon = by["PIGEON", "infer", "vgg16-cifar x192", "lan"]
+    assert (pigeon.seconds, pigeon.cores) == (1.133, 72)
+    assert by["CKKS-Llama", "generate", "llama-2-7b, a token", ""].seconds == 33
+    assert by["Squirrel", "gbdt", "1M samples, one tree", "wan"].seconds == 90
     adam = [f for f in figures if f.optimizer == "adam" and f.size == "network-c"]
     assert {(f.system, f.profile) for f in adam} == {
         (s, p) for s in ("tf-encrypted", "mp-spdz") for p in ("lan", "wan")
     }
+
+
+def test_the_nine_queries_have_published_figures_on_both_networks(make_record: Maker) -> None:
+    for workload in orq.WORKLOADS:
+        fields = {"question": workload.name, "scale": 1.0}
+        for profile in ("local", "lan", "orq-wan"):
+            record = make_record("relational", parameters=fields, profile=profile)
+            pairs = comparison_columns.find_published_pairs(record)
+            assert {p.figure.system for p in pairs} == {"ORQ", "CryptDough"}, (record, profile)
+        wan = make_record("relational", parameters=fields, profile="wan")
+        assert comparison_columns.find_published_pairs(wan) == []
+    text = make_record("bert-base", parameters={"batch": 1}, profile="puma-lan")
+    assert [p.figure.system for p in comparison_columns.find_published_pairs(text)] == ["PUMA"]
+
+
+def test_batches_stand_beside_published_batches_by_core_second(make_record: Maker) -> None:
+    fields = {"batch": 64, "images": "64 made up"}
+    used = {"cpu_seconds": (4.0, 6.0, 6.0)}
+    record = make_record("vgg16-cifar", seconds=8.0, parameters=fields, **used)
+    ours = comparison_columns.batch_throughput(record)
+    assert ours is not None and ours.per_second == pytest.approx(64 / 8.4)
+    assert ours.per_core_second == 4.0
+    theirs = {
+        (f.system, f.profile): t for f, t in comparison_columns.published_throughputs("vgg16-cifar")
+    }
+    assert set(theirs) == {(s, p) for s in ("PIGEON", "CryptDough") for p in ("lan", "orq-wan")}
+    assert theirs["PIGEON", "lan"].per_second == pytest.approx(192 / 1.133)
+    assert theirs["PIGEON", "lan"].per_core_second == pytest.approx(192 / 1.133 / 72)
+    tables = published_parts.build_throughput_parts([record])
+    assert isinstance(tables[0], parts.Table) and len(tables[0].rows) == 5
+    for other in (
+        make_record("vgg16-cifar", parameters={**fields, "batch": 1}),
+        make_record("vgg16-cifar", parameters=fields, correct=False),
+        make_record("train", parameters={"batch": 128}),
+        make_record("vgg16-cifar", parameters={**fields, "batch": True}),
+    ):
+        assert comparison_columns.batch_throughput(other) is None
+    unused = comparison_columns.batch_throughput(make_record("vgg19", parameters=fields))
+    assert unused is not None and unused.per_core_second is None
+    assert comparison_columns.published_throughputs("vgg19") == []
+
+
+def test_work_that_is_not_run_here_is_listed_with_its_source() -> None:
+    rows = published_parts.build_unmatched_table().rows
+    systems = {str(row[0]) for row in rows}
+    assert {"Squirrel", "Cachemir", "CKKS-Llama"} < systems
+    assert any(name.startswith("weirwood") for name in systems)
+    assert all(str(row[3]) for row in rows)
 
 
 def test_only_the_same_work_on_such_a_network_stands_beside_ours(make_record: Maker) -> None:

@@ -299,3 +299,17 @@ def test_a_training_is_shown_beside_plaintext_and_published_figures(width: int) 
     assert "0.9641" in learned(a_record(workload="train", agreement=error))
     for odd in ({"private": "x"}, {"score": "accuracy", "private": [1.0]}, None):
         learned(a_record(workload="train", agreement=odd))
+
+
+def test_a_batch_shows_its_throughput_beside_published_ones() -> None:
+    fields = {"model": "VGG16 for CIFAR-10", "batch": 192, "images": "192 made up"}
+    seconds = {"repeats": 1, "seconds": Seconds.from_times([19.2])}
+    record = a_record(
+        workload="vgg16-cifar", parameters=fields, cpu_seconds=(10.0, 14.0, 14.4), **seconds
+    )
+    lines = render_record(record).splitlines()
+    shown = {line.split("  ")[0].strip(): line for line in lines}
+    assert "10.0/s, 5.00 per core-second" in shown["throughput"]
+    pigeon = [line for line in lines if line.startswith("PIGEON")]
+    assert "169/s, 2.35 per core-second, batch 192, lan" in pigeon[0] and len(pigeon) == 2
+    assert "throughput" not in render_record(a_record(parameters={**fields, "batch": 1}))

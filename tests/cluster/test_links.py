@@ -47,6 +47,8 @@ def test_profiles_have_their_figures() -> None:
         "net1": (1e9, 1e-3),
         "net2": (100e6, 10e-3),
         "net3": (10e6, 100e-3),
+        "orq-wan": (6e9, 10e-3),
+        "puma-lan": (5e9, 0.5e-3),
     }
     assert {p.name for p in profiles.PROFILES.values() if p.strict} == {"wan", "net2", "net3"}
     assert not profiles.get_profile("local").shaped and WAN.bytes_per_second == 44_000_000

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from tests.cluster.conftest import Hosts
 from tests.commands import check_failure
 from tfe_bench.__main__ import main
 from tfe_bench.cli import stored_objects
+from tfe_bench.cli.resnet50 import choose_slice
 
 
 def _write_picture(path: Path, shape: tuple[int, ...] = (40, 30, 3)) -> Path:
@@ -41,6 +44,7 @@ def test_networks_of_the_zoo_are_refused_with_bad_options(
         (2, "[number-out-of-range]", ("infer", "network-a", "--train", "1")),
         (2, "[unsupported-argument]", ("infer", "network-a", "--weights", "imagenet")),
         (2, "[option-not-applicable]", ("infer", "vgg19", "--data-dir", str(tmp_path))),
+        (2, "[option-not-applicable]", ("infer", "vgg16-cifar", "--data-dir", str(tmp_path))),
         (10, "[file-not-found]", ("infer", "network-a", "--data-dir", str(tmp_path))),
         (10, "broken.jpg", ("resnet50", "--image", str(tmp_path / "broken.jpg"))),
         (10, "none.jpg", ("resnet50", "--image", str(tmp_path / "none.jpg"))),
@@ -227,6 +231,32 @@ def test_local_workers_keep_models_in_a_folder(
     picture = _write_picture(tmp_path / "x.png")
     assert main(["predict", "d", "--image", str(picture), *where]) == 0
     assert "x.png: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("largest", "sizes"),
+    [
+        (65_536, {1: 1, 32: 32, 39: 39, 40: 32, 64: 32, 192: 32, 10_000: 32}),  # VGG16, CIFAR-10
+        (784, {128: 128, 1000: 1000, 10_000: 128}),  # network A
+        (802_816, {1: 1, 3: 3, 4: 4, 5: 5, 192: 5}),  # ResNet50
+        (3_211_264, {1: 1, 2: 1, 192: 1}),  # VGG19
+        (10_000_000, {192: 1}),
+    ],
+)
+def test_a_large_batch_runs_in_slices_of_bounded_size(largest: int, sizes: dict[int, int]) -> None:
+    plan: Any = SimpleNamespace(graph=SimpleNamespace(shapes={"a": (largest,), "b": (2,)}))
+    assert {batch: choose_slice(plan, batch) for batch in sizes} == sizes
+    assert all(s == 1 or s * largest <= 1 << 22 for s in sizes.values())
+
+
+@pytest.mark.slow
+def test_a_batch_of_slices_predicts_as_one(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("infer", "vgg16-cifar", "--batch", "40", "--repeat", "1", "--json")
+    assert main([*arguments]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["correct"] is True and document["agreement"]["samples"] == 40
+    assert document["parameters"]["at_once"] == 32
+    assert max(document["peak_memory"]) < 4e9
 
 
 @pytest.mark.slow

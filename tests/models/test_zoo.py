@@ -40,6 +40,23 @@ def test_networks_have_the_published_parameters_and_products(name: str) -> None:
     assert model.output_shape == (None, 10) and model.input_shape == (None, 28, 28, 1)
 
 
+def test_vgg16_for_cifar_is_the_published_network() -> None:
+    import keras
+
+    model = zoo.build(networks.VGG16_CIFAR).keras
+    convolutions = [x for x in model.layers if isinstance(x, keras.layers.Conv2D)]
+    dense = [x for x in model.layers if isinstance(x, keras.layers.Dense)]
+    products = sum(
+        int(np.prod(x.kernel.shape) * np.prod(x.output.shape[1:3])) for x in convolutions
+    )
+    assert (len(convolutions), products) == (13, 313_196_544)
+    assert [tuple(x.kernel.shape) for x in dense] == [(512, 256), (256, 256), (256, 10)]
+    assert model.input_shape == (None, 32, 32, 3)
+    _check_seeded(networks.VGG16_CIFAR)
+    with raises(UsageError, "unsupported-argument", operation="weights"):
+        zoo.build(networks.VGG16_CIFAR, "imagenet")
+
+
 def test_networks_start_from_their_seed() -> None:
     first, again, other = (zoo.build("network-a", seed=s).keras for s in (3, 3, 4))
     for a, b in zip(first.get_weights(), again.get_weights(), strict=True):

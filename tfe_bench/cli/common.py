@@ -148,7 +148,8 @@ def add_network_options(p: argparse.ArgumentParser) -> None:
     add_option(
         p,
         "--profile NAME",
-        "network profile: local, lan, wan, net0, net1, net2 or net3 (default: local)",
+        "network profile: local, lan, wan, orq-wan, puma-lan, net0, net1, net2 or net3 (default: "
+        "local)",
         default="local",
     )
     add_option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from tfe_bench.cli import common, job_record
 from tfe_bench.errors import UsageError, check_range
 
 if TYPE_CHECKING:
+    from tfe_bench.models.convert.calibration import ModelPlan
     from tfe_bench.models.datasets.mnist import Mnist
     from tfe_bench.models.zoo import Entry
 
@@ -19,8 +21,10 @@ _TOLERANCE = 1e-2
 _BITS, _TRANSFORMER_BITS = 16, 12
 _SAME = 0.998
 _MOST_BATCH = 10_000
-# Larger batches are predicted in parts.
+# A batch within these numbers of samples and of ring elements in its largest value is predicted at
+# once; a larger one in slices: of 32 samples of VGG16, more of small networks, fewer of large ones.
 _AT_ONCE = 1024
+_SLICE, _SLICE_ELEMENTS = 32, 1 << 22
 # Offset of the seed, so that measured inputs differ from those of calibration and weights.
 _SEED = 1000
 
@@ -59,7 +63,13 @@ def _add_zoo_model_options(p: argparse.ArgumentParser) -> None:
         "calibrated, with the same cost (default: seeded)",
         default="seeded",
     )
-    common.add_option(p, "--batch N", "number of samples in one prediction (default: 1)", type=int)
+    common.add_option(
+        p,
+        "--batch N",
+        "number of samples in one prediction; a large batch runs 32 or fewer at a time "
+        "(default: 1)",
+        type=int,
+    )
     common.add_option(
         p,
         "--activations HOW",
@@ -93,7 +103,6 @@ def run_resnet50(arguments: argparse.Namespace) -> int:
     from tfe_bench.models.inference import execute, images
     from tfe_bench.models.inference.agreement import compare_outputs
     from tfe_bench.models.inference.private import check_activations, convert
-    from tfe_bench.models.inference.request import default_batch
     from tfe_bench.models.zoo import training, transformers
 
     common.quiet_tensorflow()
@@ -146,7 +155,7 @@ def run_resnet50(arguments: argparse.Namespace) -> int:
         private = convert(built.keras, samples, activations=how, fractional_bits=bits)
         weights = built.weights
         del built  # keep a large model in memory only once
-        at_once = batch if batch <= _AT_ONCE else None
+        at_once = choose_slice(private.plan, batch)
         predict_parameters = private.parameters(arguments.profile, at_once, arguments.check_range)
         parameters = {
             **predict_parameters,
@@ -158,7 +167,6 @@ def run_resnet50(arguments: argparse.Namespace) -> int:
         with common.open_cluster(arguments, bar) as cluster:
             result = cluster.run("predict", parameters, inputs, bar.update)
     outputs = private.decode(result)
-    part = min(batch, at_once or default_batch(private.plan))
     agreement = compare_outputs(plain, outputs)
     # Among thousands of samples, two logits of some may differ by rounding only.
     least = 1.0 if batch < _AT_ONCE else _SAME
@@ -176,11 +184,12 @@ def run_resnet50(arguments: argparse.Namespace) -> int:
             "weights": weights,
             "parameters": entry.parameters,
             "batch": batch,
+            **({"at_once": at_once} if at_once < batch else {}),
             **({"tokens": tokens, "texts": shown} if entry.is_text else {"images": shown}),
             **({"activations": how} if how != "exact" else {}),
             **common.describe_range_check(
                 predict_parameters["check_range"],
-                lambda on: [execute.tune_prediction(private.plan, network, part, on)],
+                lambda on: [execute.tune_prediction(private.plan, network, at_once, on)],
             ),
         },
         correct,
@@ -203,10 +212,23 @@ def run_infer(arguments: argparse.Namespace) -> int:
     """Predict privately with another model of the zoo.
 
     Works like resnet50, for resnet50v2, vgg19, densenet121, mobilenetv2, the MNIST networks
-    network-a, network-b, network-c and network-d, and the transformers bert-tiny, bert-base and
-    vit-b16.
+    network-a, network-b, network-c and network-d, vgg16-cifar, and the transformers bert-tiny,
+    bert-base and vit-b16. With --batch, prints the samples per second and per core-second.
     """
     return run_resnet50(arguments)
+
+
+def choose_slice(plan: ModelPlan, batch: int) -> int:
+    """Return the number of a batch's samples that pass the model at once, which bounds memory."""
+    from tfe_bench.models.inference.request import MAX_ELEMENTS, default_batch
+
+    largest = max(math.prod(shape) for shape in plan.graph.shapes.values())
+    if batch <= _AT_ONCE and batch * largest <= MAX_ELEMENTS:
+        return batch
+    usual = default_batch(plan)
+    if usual >= _SLICE:
+        return min(batch, 1 << usual.bit_length() - 1)
+    return min(batch, _SLICE, max(1, _SLICE_ELEMENTS // largest))
 
 
 def _load_mnist_digits(
@@ -219,7 +241,7 @@ def _load_mnist_digits(
     """
     from tfe_bench.models.datasets import mnist
 
-    if entry.classes != 10 or arguments.image or entry.is_text:
+    if entry.input_shape != (28, 28, 1) or arguments.image:
         raise UsageError(
             "--data-dir requires an MNIST network and no --image. Received: another model, or "
             "--image.",
