@@ -5,6 +5,7 @@ A further row is one more entry of `paper_suite_rows`; its command needs no know
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -58,6 +59,7 @@ class SuiteRow:
         return (
             record.workload == self.workload
             and all(record.parameters.get(k) == v for k, v in self.parameters.items())
+            and record.parameters.get("cores") == self.parameters.get("cores")
             and record.profile == profile
             and record.cluster == cluster
             and record.versions["tfe_bench"] == tfe_bench.__version__
@@ -188,11 +190,31 @@ def model_suite_rows(quick: bool = False) -> list[SuiteRow]:
     ]
 
 
+def core_suite_rows(quick: bool = False) -> list[SuiteRow]:
+    """Return a sort and two predictions with 1 and with 2 cores; `quick`: tiny ones."""
+    rows = (
+        [_sort_suite_row(1024), _text_suite_row("bert-tiny", 16)]
+        if quick
+        else [_sort_suite_row(1 << 20), _resnet50_suite_row(), _text_suite_row("bert-base", 128)]
+    )
+    return [
+        dataclasses.replace(
+            row,
+            size=f"{row.size}, {cores} core{'s' if cores > 1 else ''}",
+            command=(*row.command, "--cores", str(cores)),
+            parameters={**row.parameters, "cores": cores},
+        )
+        for row in rows
+        for cores in (1, 2)
+    ]
+
+
 SUITES: Final = {
     "paper": paper_suite_rows,
     "ops": operation_suite_rows,
     "tables": table_suite_rows,
     "models": model_suite_rows,
+    "cores": core_suite_rows,
 }
 
 

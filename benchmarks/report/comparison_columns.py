@@ -159,10 +159,13 @@ def best_published_pair(record: Record) -> RecordPair | None:
 
 
 def latest_records(records: Iterable[Record]) -> list[Record]:
-    """Return the newest correct record of each workload at each profile, cluster and machine."""
+    """Return the newest correct record of each workload at each profile, cluster and machine.
+
+    Records with a limited number of cores are for the curve alone.
+    """
     newest: dict[tuple[str, ...], Record] = {}
     for record in sorted(records, key=lambda r: r.time):
-        if record.correct is False:
+        if record.correct is False or "cores" in record.parameters:
             continue
         key = (
             *(record.workload, repr(sorted(record.parameters.items(), key=lambda kv: kv[0]))),

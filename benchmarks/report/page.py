@@ -12,7 +12,7 @@ from tfe_bench.benchmarks import published
 from tfe_bench.benchmarks.fields import PerParty
 from tfe_bench.benchmarks.published import PublishedFigure as Published
 from tfe_bench.benchmarks.records import Record
-from tfe_bench.benchmarks.report import annexes, cells, learning, network, published_parts
+from tfe_bench.benchmarks.report import annexes, cells, curve, learning, network, published_parts
 from tfe_bench.benchmarks.report.comparison_columns import (
     best_published_pair,
     format_published_size,
@@ -63,6 +63,7 @@ def build_report_page(reading: ReportInput, pictures: Pictures) -> Page:
         Section("network", "Rounds and latency", _report_network_parts(newest, pictures)),
         Section("bytes", "Bytes", _report_traffic_parts(newest, pictures)),
         Section("memory", "Memory", _memory_parts(newest, pictures)),
+        Section("cores", "Processor cores", curve.build_curve_parts(reading.records)),
         Section("learning", "Training", _learning_parts(newest, pictures)),
         Section("records", "All records", _report_record_parts(reading.records)),
     ]

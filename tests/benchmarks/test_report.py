@@ -99,7 +99,7 @@ def test_the_page_has_every_section_and_nothing_from_outside(
     parsed = _Page(text)
     ids = [a["id"] for t, a in parsed.tags if t == "section"]
     sections = page.build_report_page(report_input, {}).sections
-    assert ids == [section.key for section in sections] and len(ids) == 9
+    assert ids == [section.key for section in sections] and len(ids) == 10
     assert all(section.title in parsed.text for section in sections)
 
     # Self-contained: no address except data and places on the page, and one script.

@@ -108,7 +108,11 @@ def test_rows_are_the_published_sizes() -> None:
 
 def test_every_row_is_a_command_that_exists(make_record: Maker) -> None:
     parser = program.make_parser()
-    for row in [*suite.paper_suite_rows(), *suite.operation_suite_rows()]:
+    for row in [
+        *suite.paper_suite_rows(),
+        *suite.operation_suite_rows(),
+        *suite.core_suite_rows(),
+    ]:
         words = suite.command_words([suite.SuiteTask(row, "local")], 2, "mnist")
         parsed = parser.parse_args(words)
         assert parsed.profile == "local"

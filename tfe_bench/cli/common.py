@@ -160,6 +160,13 @@ def add_network_options(p: argparse.ArgumentParser) -> None:
         default="auto",
     )
 
+    add_option(
+        p,
+        "--cores N",
+        "number of processor cores that the three local workers share (default: all)",
+        type=int,
+    )
+
 
 def add_cluster_options(
     p: argparse.ArgumentParser, about: str = "cluster.toml", required: bool = False
@@ -237,6 +244,17 @@ def check_network_options(arguments: argparse.Namespace) -> None:
             received="netns",
         )
     check_dependent_options(arguments, "cluster", "client")
+    cores = getattr(arguments, "cores", None)
+    if cores is not None:
+        check_range("--cores", cores, 1, len(os.sched_getaffinity(0)))
+        if arguments.cluster is not None:
+            raise UsageError(
+                "--cores limits three local workers. Received: --cores with --cluster. Limit the "
+                "workers on their hosts.",
+                code="conflicting-options",
+                operation="--cores",
+                received=cores,
+            )
 
 
 def check_dependent_options(arguments: argparse.Namespace, other: str, *options: str) -> None:
@@ -347,11 +365,12 @@ def start_command_cluster(arguments: argparse.Namespace, bar: ProgressBar) -> An
     from tfe_bench.cluster.launch import Cluster, LocalCluster
 
     if arguments.cluster is None:
-        cluster = LocalCluster(
-            profile=arguments.profile,
-            emulate=arguments.emulate,
-            models=getattr(arguments, "keep", None),
-        )
+        with _limited_cores(getattr(arguments, "cores", None)):
+            cluster = LocalCluster(
+                profile=arguments.profile,
+                emulate=arguments.emulate,
+                models=getattr(arguments, "keep", None),
+            )
         if cluster.fallback is not None:
             print(
                 f"tfe_bench: {cluster.fallback} Delay and rate are emulated in the workers' "
@@ -361,3 +380,17 @@ def start_command_cluster(arguments: argparse.Namespace, bar: ProgressBar) -> An
         return cluster
     bar.show_text("connecting to the workers")
     return Cluster(arguments.cluster, arguments.client, profile=arguments.profile)
+
+
+@contextlib.contextmanager
+def _limited_cores(cores: int | None) -> Iterator[None]:
+    """Limit the processes that this thread starts to a number of cores; None: no limit."""
+    if cores is None:
+        yield
+        return
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(allowed)[:cores])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)

@@ -134,9 +134,10 @@ def make_record(
     if outcome.parameters.get("warm_up") == 0:  # the only run also built the graphs: subtract it
         times = [max(0.0, *(m["seconds"][0] - m["build_seconds"] for m in measured))]
     seconds = records.Seconds.from_times(times)
+    cores = getattr(arguments, "cores", None)
     return records.Record(
         workload=workload,
-        parameters=dict(outcome.parameters),
+        parameters={**outcome.parameters, **({} if cores is None else {"cores": cores})},
         repeats=len(times),
         seconds=seconds,
         build_seconds=build,

@@ -32,7 +32,10 @@ _FINAL = (UsageError, ConfigError, SecurityError, OpsMissing)
 
 def _add_suite_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
-        "suite", metavar="SUITE", help="suite: paper (the published table), ops, tables or models"
+        "suite",
+        metavar="SUITE",
+        help="suite: paper (the published table), ops, tables, models or cores (run time by "
+        "number of processor cores)",
     )
     common.add_option(
         p,
