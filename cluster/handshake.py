@@ -1,9 +1,10 @@
 """Agreement of two workers before a session, and derivation of their pairwise keys.
 
 Each side sends a hello; every field that must be equal is compared, and a difference is
-refused with both values named.  The pairwise PRF key comes from an ephemeral
-X25519 exchange inside the (mutually authenticated) stream: both sides contribute OS
-randomness, and a recorded stream does not disclose the key later.
+refused with both values named.  The pairwise PRF key of a stream's first job comes from an
+ephemeral X25519 exchange inside the (mutually authenticated) stream: both sides contribute OS
+randomness, and a recorded stream does not disclose the key later.  Hellos of further jobs on the
+stream contain only the fields of the job, and their keys come from a chain (`StreamKeys`).
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import functools
 import hashlib
 import importlib.metadata
 import json
+import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -35,21 +37,66 @@ _MUST_AGREE = {
     "client": "Pin the same certificate for this client in cluster.toml on all three hosts.",
     "program": "Install the same program everywhere and submit one set of parameters.",
     "job": "This is a bug in job ordering: please report it.",
+    "chain": "This is a bug in the order of jobs on a stream: please report it.",
 }
+
+# One exchange of X25519 keys serves at most this number of jobs, and this time.
+CHAIN_JOBS, CHAIN_SECONDS = 64, 300.0
+_CHAIN_BYTES, _KEY_BYTES, _TAG_BYTES = 32, 16, 16
 
 
 @dataclass(frozen=True)
-class Hello:
-    """First message of each side of a stream between workers.
+class _JobFields:
+    """Fields of every hello.
+
+    Attributes:
+        client: the name and certificate of the job's client at this worker.
+        program: the digest of the job's program, parameters and shapes.
+        job: the job's name.
+    """
+
+    party: int
+    client: str
+    program: str
+    job: str
+
+    def encode(self) -> bytes:
+        """Return the hello as JSON bytes."""
+        return json.dumps(vars(self)).encode()
+
+    @classmethod
+    def decode(cls, blob: bytes) -> Self:
+        """Parse a hello from JSON bytes.
+
+        Raises:
+            ProtocolError: the bytes are not a hello of this class.
+        """
+        return cls._from_values(_parse_hello(blob))
+
+    @classmethod
+    def _from_values(cls, values: dict[str, Any]) -> Self:
+        kinds = {"int": int, "str": str}
+        for field in dataclasses.fields(cls):
+            if type(values.get(field.name)) is not kinds[str(field.type)]:
+                raise ProtocolError(
+                    f'{_NO_HELLO} has no "{field.name}".',
+                    code="malformed-message",
+                    operation=field.name,
+                )
+        return cls(**{field.name: values[field.name] for field in dataclasses.fields(cls)})
+
+
+@dataclass(frozen=True)
+class Hello(_JobFields):
+    """First message of each side of a stream between workers, and of a job with fresh keys.
 
     Attributes:
         cluster: the digest of the parties and settings in cluster.toml.
         cluster_parts: short digests of its parts, which name a difference; no decision depends on
             them.
-        client: the name and certificate of the job's client at this worker.
+        public_key: an ephemeral X25519 key.
     """
 
-    party: int
     version: str
     abi: int
     tensorflow: str
@@ -57,33 +104,37 @@ class Hello:
     fractional_bits: int
     cluster: str
     cluster_parts: str
-    client: str
-    program: str
-    job: str
     public_key: str
 
-    def encode(self) -> bytes:
-        """Return the hello as JSON bytes."""
-        return json.dumps(vars(self)).encode()
 
-    @classmethod
-    def decode(cls, blob: bytes) -> Hello:
-        """Parse a hello from JSON bytes.
+@dataclass(frozen=True)
+class JobHello(_JobFields):
+    """First message of each side for a further job on a stream.
 
-        Raises:
-            ProtocolError: the bytes are not a hello.
-        """
-        problem = "A peer's first message is not a hello of tfe_bench: it"
-        values = json_limits.parse_untrusted_json_object(blob, problem, json_limits.MOST_QUESTION)
-        kinds = {"int": int, "str": str}
-        for field in dataclasses.fields(cls):
-            if type(values.get(field.name)) is not kinds[str(field.type)]:
-                raise ProtocolError(
-                    f'{problem} has no "{field.name}".',
-                    code="malformed-message",
-                    operation=field.name,
-                )
-        return cls(**{field.name: values[field.name] for field in dataclasses.fields(cls)})
+    The other fields of the stream's hellos do not change while both workers run.
+
+    Attributes:
+        chain: the tag of the chain of keys, equal at both sides exactly if their next keys are.
+    """
+
+    chain: str
+
+
+_NO_HELLO = "A peer's first message is not a hello of tfe_bench: it"
+
+
+def _parse_hello(blob: bytes) -> dict[str, Any]:
+    return json_limits.parse_untrusted_json_object(blob, _NO_HELLO, json_limits.MOST_QUESTION)
+
+
+def decode_hello(blob: bytes) -> Hello | JobHello:
+    """Parse either hello from JSON bytes.
+
+    Raises:
+        ProtocolError: the bytes are not a hello.
+    """
+    values = _parse_hello(blob)
+    return (JobHello if "chain" in values else Hello)._from_values(values)
 
 
 def minor_version(version: str) -> str:
@@ -103,11 +154,15 @@ def tensorflow_version() -> str:
 
 
 def check_peer_hello(
-    mine: Hello, theirs: Hello, expected_party: int, differences: str = ""
+    mine: Hello | JobHello,
+    theirs: Hello | JobHello,
+    expected_party: int,
+    differences: str = "",
 ) -> None:
     """Reject a peer whose hello differs.
 
     Args:
+        theirs: a hello of the class of `mine`.
         differences: a description of the differences of the two cluster files, or "".
 
     Raises:
@@ -122,6 +177,8 @@ def check_peer_hello(
             expected=expected_party,
         )
     for field, remedy in _MUST_AGREE.items():
+        if not hasattr(mine, field):
+            continue
         our_value, their_value = getattr(mine, field), getattr(theirs, field)
         if field == "tensorflow":
             our_value, their_value = minor_version(str(our_value)), minor_version(str(their_value))
@@ -140,20 +197,18 @@ def check_peer_hello(
 
 
 class KeyAgreement:
-    """One side's ephemeral key; `derive_key` returns the 16-byte PRF key that both sides share."""
+    """One side's ephemeral X25519 key."""
 
     def __init__(self) -> None:
         self._private = X25519PrivateKey.generate()
         self.public_key = self._private.public_key().public_bytes_raw().hex()
 
-    def derive_key(self, mine: Hello, theirs: Hello) -> bytes:
-        """Derive the key by HKDF-SHA256 from the X25519 secret, bound to both hellos.
+    def derive_chain(self, mine: Hello, theirs: Hello) -> bytes:
+        """Derive a stream's first chain key from the X25519 secret, bound to both hellos.
 
         Raises:
             ProtocolError: the peer's public key is malformed, or results in no secret.
         """
-        low, high = sorted((mine, theirs), key=lambda h: h.party)
-        transcript = hashlib.sha256(low.encode() + b"\0" + high.encode()).digest()
         try:
             peer = X25519PublicKey.from_public_bytes(bytes.fromhex(theirs.public_key))
             secret = self._private.exchange(peer)
@@ -164,7 +219,85 @@ class KeyAgreement:
                 code="invalid-public-key",
                 party=theirs.party,
             ) from None
-        return HKDF(hashes.SHA256(), 16, salt=transcript, info=b"tfe_bench PRF key").derive(secret)
+        salt = _digest_hellos(mine, theirs)
+        return HKDF(hashes.SHA256(), _CHAIN_BYTES, salt, b"tfe_bench key chain").derive(secret)
+
+
+class StreamKeys:
+    """One side's PRF keys of the jobs on one stream, one after the other.
+
+    A chain key comes from an X25519 exchange in the hellos of the first job, and again after
+    CHAIN_JOBS jobs or CHAIN_SECONDS.  Each job takes one step of the chain:
+
+        PRF key (16 bytes) | next chain key (32) | tag (16)
+            = HKDF-SHA256(chain key, salt = SHA-256(both sides' hellos of the job))
+
+    The three parts are different bytes of a pseudorandom function's output.  So no key discloses
+    another one.  The step overwrites its chain key: who reads a worker's memory later learns no
+    earlier key.  The hellos name both parties, the client, the program and the job.  Those of the
+    first job name the cluster.  The two sides compare the tags in the hellos of the next job: if
+    they have taken different steps, that job fails before any message.
+    """
+
+    def __init__(self) -> None:
+        self._agreement: KeyAgreement | None = None
+        self._chain = bytearray()
+        self._tag = ""
+        self._jobs = 0
+        self._started_at = 0.0
+
+    @property
+    def is_exchange_due(self) -> bool:
+        """True if the next job begins with an X25519 exchange."""
+        age = time.monotonic() - self._started_at
+        return not self._chain or self._jobs >= CHAIN_JOBS or age > CHAIN_SECONDS
+
+    def start_exchange(self) -> str:
+        """Return a fresh public key for this side's Hello."""
+        self._agreement = KeyAgreement()
+        return self._agreement.public_key
+
+    def get_chain_tag(self) -> str:
+        """Return the tag for this side's JobHello.
+
+        Raises:
+            ProtocolError: there is no chain, or it has served its number of jobs.
+        """
+        if not self._chain or self._jobs >= CHAIN_JOBS:
+            raise ProtocolError(
+                "Expected a hello with a fresh X25519 key. Received: a hello of a further job.",
+                code="malformed-message",
+                operation="public_key",
+            )
+        return self._tag
+
+    def derive_key(self, mine: Hello | JobHello, theirs: Hello | JobHello) -> bytes:
+        """Return the job's 16-byte PRF key, which both sides share, and take the chain's step.
+
+        Raises:
+            ProtocolError: the peer's public key is malformed, or results in no secret.
+        """
+        if isinstance(mine, Hello) and isinstance(theirs, Hello) and self._agreement is not None:
+            self._chain = bytearray(self._agreement.derive_chain(mine, theirs))
+            self._agreement, self._jobs, self._started_at = None, 0, time.monotonic()
+        size = _KEY_BYTES + _CHAIN_BYTES + _TAG_BYTES
+        salt = _digest_hellos(mine, theirs)
+        step = HKDF(hashes.SHA256(), size, salt, b"tfe_bench PRF key").derive(self._chain)
+        self._chain[:] = step[_KEY_BYTES : _KEY_BYTES + _CHAIN_BYTES]
+        self._tag = step[-_TAG_BYTES:].hex()
+        self._jobs += 1
+        return step[:_KEY_BYTES]
+
+    def erase_chain(self) -> None:
+        """Overwrite the chain key, because the stream ends."""
+        self._chain[:] = bytes(len(self._chain))
+        self._chain = bytearray()
+        self._agreement = None
+
+
+def _digest_hellos(mine: Hello | JobHello, theirs: Hello | JobHello) -> bytes:
+    low, high = sorted((mine, theirs), key=lambda h: h.party)
+    return hashlib.sha256(low.encode() + b"\0" + high.encode()).digest()
 
 
 def program_digest(name: str, parameters: dict[str, Any], shapes: Any) -> str:

@@ -28,7 +28,7 @@ class ClientStreams:
     """Serves the streams of clients.
 
     Args:
-        open_streams: at party 0, opens a job at the other two.
+        open_streams: opens a job's streams to other workers.
     """
 
     def __init__(
@@ -86,11 +86,12 @@ class ClientStreams:
             receiving = host.start_task(self._receive_inputs(job, context, first_messages))
             if host.party == 0:
                 slot.on_move = functools.partial(_report_queue_position, job)
-                host.start_task(self._open_streams(job))
             else:
                 connect_timer = host.loop.call_later(
                     MEET_SECONDS + 3, self._check_peer_connected, job
                 )
+            if host.party != 2:
+                host.start_task(self._open_streams(job))
             while (message := await job.events.take_message()) is not None:
                 if not await self._send_message(job, context, message):
                     return

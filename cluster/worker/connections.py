@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 
 import grpc
 
+from tfe_bench.cluster.handshake import StreamKeys
 from tfe_bench.cluster.transport import cancel_worker_call, open_worker_channel
 from tfe_bench.cluster.worker.host import WorkerState
 
-# Idle connections to one peer: for the running job, and for the one that waits behind it.
-MAX_IDLE = 2
+# Idle connections to one peer.  A job takes its streams when it arrives, and waits with them: so
+# these serve the jobs in flight that a client has by default (limits.max_jobs_per_client).
+MAX_IDLE = 8
 # An idle connection is closed after the first time, and one of the second age is not reused.
 IDLE_SECONDS, OLDEST_SECONDS = 60.0, 600.0
 
@@ -23,6 +25,7 @@ class PeerConnection:
 
     Attributes:
         call: the open stream on which the last job has ended in order; None before the first job.
+        keys: of the jobs on the stream.
     """
 
     peer: int
@@ -30,6 +33,7 @@ class PeerConnection:
     created_at: float = field(default_factory=time.monotonic)
     call: grpc.aio.StreamStreamCall | None = None
     close_timer: asyncio.TimerHandle | None = None
+    keys: StreamKeys = field(default_factory=StreamKeys)
 
     @property
     def is_usable(self) -> bool:
@@ -87,6 +91,7 @@ class PeerConnections:
         Args:
             call: its stream; None if it was not started.
         """
+        connection.keys.erase_chain()
         if call is not None:
             cancel_worker_call(call)
         await connection.channel.close()

@@ -71,6 +71,7 @@ def form_job_batch(host: WorkerState, job: Job, party: Party, program: Program[A
             continue
         if is_accepted:
             batched_jobs.append(candidate)
+            candidate.mark_joined()
             log.info(
                 "job %s joins the batch of job %s (%s)",
                 candidate.short_name,

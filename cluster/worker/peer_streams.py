@@ -1,15 +1,18 @@
 """The streams between workers: one per pair for every job, taken before its turn.
 
-Party 0 takes its streams as soon as it has a job, and signals on them that the job's turn has
-come; party 1 then takes its own to party 2.  A session begins when a worker has the keys of both
-pairs.  A stream serves one job after the other, each with its own hellos and fresh keys, as long as
-every session on it ends in order: both sides have sent BYE, which is their last message.
+Parties 0 and 1 take a job's streams to higher-numbered parties as soon as they have the job, while
+earlier jobs run.  Both sides exchange hellos and derive the job's key.  Party 0 orders the jobs:
+when the turn of a job has come, its side of each stream sends GO, and then party 1's to party 2.
+A session begins when a worker has the keys of both pairs.
+
+A stream serves one job after the other, each with its own key (`handshake.StreamKeys`), as long as
+every job on it ends in order.  A session ends in order when both sides have sent BYE, which is
+their last message.  A job that joins another job's batch has no session: both sides send JOINED.
 """
 
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 from collections.abc import Callable
 from typing import Any
@@ -33,8 +36,8 @@ from tfe_bench.errors import (
     TfeBenchError,
 )
 
-# Party 0's message on a job's stream when its turn has come.
-GO = b"go"
+# A lower-numbered party's message on a job's stream: its turn has come, or it has joined a batch.
+GO, JOINED = b"go", b"joined"
 
 
 def pair_key_index(a: int, b: int) -> int:
@@ -55,21 +58,25 @@ class PeerStreams:
         self._host, self._callers, self._begin = host, callers, begin
         self.connections = PeerConnections(host)
 
-    def _build_hello(self, job: Job, agreement: handshake.KeyAgreement) -> handshake.Hello:
+    def _build_hello(
+        self, job: Job, keys: handshake.StreamKeys, is_exchange: bool
+    ) -> handshake.Hello | handshake.JobHello:
+        job_fields = self._host.party, job.client_identity, job.digest, job.name
+        if not is_exchange:
+            return handshake.JobHello(*job_fields, chain=keys.get_chain_tag())
         facts = self._host.get_facts()
         facts.pop("isa")
-        return handshake.Hello(
-            party=self._host.party,
-            program=job.digest,
-            job=job.name,
-            public_key=agreement.public_key,
-            client=job.client_identity,
-            **facts,
-        )
+        return handshake.Hello(*job_fields, public_key=keys.start_exchange(), **facts)
 
-    def _check_hello(self, mine: handshake.Hello, theirs: handshake.Hello, peer: int) -> None:
+    def _check_hello(
+        self,
+        mine: handshake.Hello | handshake.JobHello,
+        theirs: handshake.Hello | handshake.JobHello,
+        peer: int,
+    ) -> None:
         parts = ""
-        if mine.cluster != theirs.cluster:
+        is_exchange = isinstance(mine, handshake.Hello) and isinstance(theirs, handshake.Hello)
+        if is_exchange and mine.cluster != theirs.cluster:
             parts = agreement.describe_cluster_differences(self._host.config, theirs.cluster_parts)
         handshake.check_peer_hello(mine, theirs, peer, parts)
 
@@ -78,15 +85,22 @@ class PeerStreams:
         job.on_fail(lambda: self._host.loop.call_soon_threadsafe(task.cancel))
 
     async def open_streams(self, job: Job) -> None:
-        """At party 0: open a job's streams, and queue the job once both are connected."""
-        dialling = [asyncio.ensure_future(self._dial_peer(job, peer)) for peer in (1, 2)]
+        """Open a job's streams to higher-numbered parties; at party 0, then queue the job."""
+        if self._host.party == 1:
+            # (a job that this worker never has in full ends here with that reason)
+            await job.waits.wait_for(lambda: job.is_complete)
+            if job.failed is not None:
+                return
+        peers = range(self._host.party + 1, 3)
+        dialling = [asyncio.ensure_future(self._dial_peer(job, peer)) for peer in peers]
         for task in dialling:
             self._cancel_on_failure(job, task)
         try:
             await asyncio.gather(*dialling)
-            await job.waits.wait_for(lambda: job.is_complete)
-            if job.failed is None:
-                self._host.queue.set_ready(job.slot)
+            if self._host.party == 0:
+                await job.waits.wait_for(lambda: job.is_complete)
+                if job.failed is None:
+                    self._host.queue.set_ready(job.slot)
         except asyncio.CancelledError:
             pass  # the job has failed
         except TfeBenchError as error:
@@ -109,7 +123,7 @@ class PeerStreams:
     async def serve_stream(self, requests: object, context: Call) -> None:
         """Serve a stream of a lower-numbered party: one job after the other."""
         del requests  # read through the context
-        name = UNKNOWN
+        name, keys = UNKNOWN, handshake.StreamKeys()
         try:
             caller = self._callers.authenticate_member(context)
             name = caller.name
@@ -118,14 +132,16 @@ class PeerStreams:
                     "This stream is for lower-numbered parties' workers. Received: another caller.",
                     code="unexpected-caller",
                 )
-            while await self._serve_session(caller.index, context):
+            while await self._serve_session(caller.index, context, keys):
                 pass
         except TfeBenchError as error:
             self._host.outcomes.log_failure(name, f"a stream of {name} is refused", error)
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error)[:500])
+        finally:
+            keys.erase_chain()
 
-    async def _serve_session(self, peer: int, context: Call) -> bool:
-        """Serve a job's session; return whether it ended in order, so that another may follow.
+    async def _serve_session(self, peer: int, context: Call, keys: handshake.StreamKeys) -> bool:
+        """Serve a job on a stream; return whether it ended in order, so that another may follow.
 
         Raises:
             TfeBenchError: the peer's hello is malformed, or its job is not here.
@@ -133,22 +149,23 @@ class PeerStreams:
         first = await context.read()
         if not isinstance(first, bytes):
             return False
-        theirs = handshake.Hello.decode(first)
-        # Party 0 opens a job's stream as soon as it has the job; party 1 only after all three
-        # have it.
+        theirs = handshake.decode_hello(first)
         job = await self._wait_for_job(theirs.job, peer)
-        agreement = handshake.KeyAgreement()
-        mine = self._build_hello(job, agreement)
+        mine = self._build_hello(job, keys, isinstance(theirs, handshake.Hello))
         await context.write(mine.encode())
         try:
             self._check_hello(mine, theirs, peer)
         except TfeBenchError as error:
             job.fail(error)
             return False
-        job.set_key(peer, agreement.derive_key(mine, theirs))
+        job.set_key(peer, keys.derive_key(mine, theirs))
+        signal = await self._wait_for_signal(job, peer, context)
+        if signal == JOINED:
+            await context.write(JOINED)
+            return True
+        if signal != GO:
+            return False
         if peer == 0:
-            if not await self._wait_for_go(job, context):
-                return False
             self._begin(job)
         link = await job.wait_link()
         if link is None:
@@ -161,32 +178,34 @@ class PeerStreams:
                 await context.read()
         return False
 
-    async def _wait_for_go(self, job: Job, context: Call) -> bool:
-        """Wait for party 0's signal of the job's turn; return False if the stream ends before."""
+    async def _wait_for_signal(self, job: Job, peer: int, context: Call) -> bytes | None:
+        """Wait for a lower-numbered party's GO or JOINED; None if the stream ends before."""
         reading = asyncio.ensure_future(context.read())
         self._cancel_on_failure(job, reading)
-        is_go = False
+        signal: object = None
         try:
-            is_go = bool(await reading == GO)
+            signal = await reading
         except asyncio.CancelledError:
-            if job.failed is None and not job.is_batched:  # party 0 closed the stream
+            if job.failed is None and not job.is_batched:  # the peer closed the stream
                 raise
         except Exception as error:
-            log.debug("party 0's stream broke (%s)", type(error).__name__)
+            log.debug("party %d's stream broke (%s)", peer, type(error).__name__)
         finally:
-            if not is_go and not job.is_batched:
+            if signal != GO and not job.is_batched:
                 job.fail(
                     JobCancelled(
-                        "Party 0 ended the job before its turn.", code="job-ended-by-peer", party=0
+                        f"Party {peer} ended the job before its turn.",
+                        code="job-ended-by-peer",
+                        party=peer,
                     )
                 )
-        return is_go
+        if signal == GO:
+            return GO
+        return JOINED if signal == JOINED and job.is_batched else None
 
     async def _wait_for_job(self, name: str, peer: int) -> Job:
         """Return the job of a name, whose inputs may still be arriving."""
-        # If party 1 opens a job that this worker no longer has, the job's client has disconnected.
-        seconds = MEET_SECONDS if peer == 0 else 0.0
-        job = await self._host.jobs.wait_for_job(name, seconds)
+        job = await self._host.jobs.wait_for_job(name, MEET_SECONDS)
         if job is None:
             raise ClusterError(
                 f"Party {self._host.party} has no job {name[:12]}.",
@@ -211,9 +230,8 @@ class PeerStreams:
 
     async def _begin_session(self, job: Job, connection: PeerConnection) -> bool:
         """Start a session over a connection; return False if it has broken since its last job."""
-        peer, call = connection.peer, connection.call
-        agreement = handshake.KeyAgreement()
-        mine = self._build_hello(job, agreement)
+        peer, call, keys = connection.peer, connection.call, connection.keys
+        mine = self._build_hello(job, keys, keys.is_exchange_due)
         try:
             if call is None:
                 await self._wait_connected(self._host.config.parties[peer], connection.channel)
@@ -235,9 +253,9 @@ class PeerStreams:
                     code="session-refused",
                     party=peer,
                 )
-            theirs = handshake.Hello.decode(first)
+            theirs = type(mine).decode(first)
             self._check_hello(mine, theirs, peer)
-            job.set_key(peer, agreement.derive_key(mine, theirs))
+            job.set_key(peer, keys.derive_key(mine, theirs))
         except BaseException:
             await self.connections.close_connection(connection, call)
             raise
@@ -292,10 +310,11 @@ class PeerStreams:
 
         has_ended_in_order = False
         try:
-            if self._host.party == 0 and not await self._send_go(job, peer, ahead, call):
-                return
-            link = await job.wait_link()
-            if link is not None:
+            signal = await self._send_signal(job, peer, ahead, call)
+            if signal == JOINED:
+                await asyncio.wait({ahead}, timeout=LINGER_SECONDS)
+                has_ended_in_order = ahead.done() and ahead.result() == JOINED
+            elif signal == GO and (link := await job.wait_link()) is not None:
                 has_ended_in_order = await link.pump_blobs(peer, read_next, call.write)
         finally:
             ahead.cancel()
@@ -304,12 +323,16 @@ class PeerStreams:
             else:
                 await self.connections.close_connection(connection, call)
 
-    async def _send_go(
+    async def _send_signal(
         self, job: Job, peer: int, ahead: asyncio.Future[Any], call: grpc.aio.StreamStreamCall
-    ) -> bool:
-        """At party 0: wait for the job's turn, and signal it to a peer."""
+    ) -> bytes | None:
+        """Wait for a job's turn or batch, and signal it to a peer.
+
+        Returns:
+            GO, JOINED, or None if the job or its stream has ended.
+        """
         turn = job.waits.watch_condition(
-            lambda: job.is_turn or job.failed is not None or job.over.is_set()
+            lambda: job.is_turn or job.is_joined or job.failed is not None or job.over.is_set()
         )
         await asyncio.wait({ahead, turn}, return_when=asyncio.FIRST_COMPLETED)
         if not turn.done():
@@ -322,14 +345,17 @@ class PeerStreams:
                         party=peer,
                     )
                 )
-        if job.failed is not None or job.is_batched:  # (a batched job needs no session of its own)
-            return False
+            return None
+        if job.failed is not None or not (job.is_turn or job.is_joined):
+            return None
+        signal = JOINED if job.is_joined else GO
         try:
-            await call.write(GO)
+            await call.write(signal)
         except Exception:
-            job.fail(PeerLost(peer, "its stream broke when the job's turn came"))
-            return False
-        return True
+            if not job.is_joined:
+                job.fail(PeerLost(peer, "its stream broke when the job's turn came"))
+            return None
+        return signal
 
     def start_session(self, job: Job) -> SessionLink:
         """Start a job's session with both peers.
@@ -337,18 +363,7 @@ class PeerStreams:
         Raises:
             TfeBenchError: the job has failed, or a peer does not connect.
         """
-        if self._host.party == 0:  # the streams are connected
-            job.mark_turn()
-        for peer in () if self._host.party == 0 else range(self._host.party + 1, 3):
-            dialling = asyncio.run_coroutine_threadsafe(self._dial_peer(job, peer), self._host.loop)
-            # A job that fails during this wait must not delay the next one.
-            job.on_fail(dialling.cancel)
-            try:
-                dialling.result()
-            except concurrent.futures.CancelledError:
-                raise job.failed or ClusterError(
-                    "The job was cancelled.", code="job-cancelled"
-                ) from None
+        job.mark_turn()
         with job.changed:
             others = {p for p in range(3) if p != self._host.party}
             job.changed.wait_for(

@@ -46,13 +46,14 @@ class Job:
         over: set after the last event.
         is_complete: all inputs except late ones have arrived, or never will.
         late_inputs: the buffer of late inputs.
-        is_turn: at party 0: the job's turn has come.
+        is_turn: the job's turn has come.
         peer_connected: party 0 has opened its stream for this job here.
         began: start of its turn.
         ended: time of its last events.
         batched_jobs: other clients' jobs in its batch; not cancelled when this job's client
             disconnects.
         is_batched: it is part of another job's batch, and uses that job's session.
+        is_joined: the three workers have agreed on that, so that its own streams are free.
         programs: that its client must be allowed: its own, and those that it needs.
         request: what its program parsed, by admission.accept_job_submission.
         description: its program, its stored values and its client, for logs.
@@ -109,6 +110,7 @@ class Job:
         self.ended: float | None = None
         self.batched_jobs: list[Job] = []
         self.is_batched = False
+        self.is_joined = False
         self.request: Any = None
         self.description = ""
         self.programs: list[str] = [header["program"]]
@@ -147,8 +149,13 @@ class Job:
         self.waits.check_waits()
 
     def mark_turn(self) -> None:
-        """At party 0: mark its turn as come."""
+        """Mark its turn as come."""
         self.is_turn = True
+        self.waits.check_waits()
+
+    def mark_joined(self) -> None:
+        """Mark it as part of a batch on which the three workers have agreed."""
+        self.is_joined = True
         self.waits.check_waits()
 
     def mark_running(self) -> None:

@@ -170,7 +170,7 @@ class Hosts:
 class Trio:
     """Three workers in this process, whose internal state a test can read.
 
-    They also have the program "plain" (programs.py).
+    They also have the programs "plain" and "batched" (programs.py).
 
     Args:
         folder: for keys and stored values.
@@ -225,6 +225,15 @@ class Trio:
         client.wait_ready(PATIENCE)
         return client
 
+    def restart(self, party: int) -> None:
+        """Replace a worker by a new one."""
+        from tfe_bench.cluster.worker.server import Worker
+
+        worker = self.workers[party]
+        worker.stop()
+        worker._host.loop.call_soon_threadsafe(worker._host.loop.stop)
+        self.workers[party] = Worker(self.config, worker._host.policy)
+
     def tasks(self) -> list[str]:
         """Return the coroutines that run on the workers' loops."""
         import asyncio
@@ -260,10 +269,13 @@ def trio(
     from tfe_bench.cluster import jobs
 
     registered = extensions.list_checkout_entry_points
-    plain = EntryPoint("plain", "tests.cluster.programs:PROGRAM", jobs.GROUP)
+    more = [
+        EntryPoint("plain", "tests.cluster.programs:PROGRAM", jobs.GROUP),
+        EntryPoint("batched", "tests.cluster.programs:BATCHED", jobs.GROUP),
+    ]
     extensions.list_checkout_entry_points = lambda group: (  # type: ignore[assignment]
         *registered(group),
-        *([plain] if group == jobs.GROUP else []),
+        *(more if group == jobs.GROUP else []),
     )
     limits = getattr(request.module, "LIMITS", {})
     three = Trio(tmp_path_factory.mktemp("trio"), ("analyst", "guest"), **limits)

@@ -1,4 +1,4 @@
-"""Programs for tests: an empty one, large output, a wait, a failure."""
+"""Programs for tests: an empty one, large output, a wait, a failure, a product, batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 def _run_plain(context: Context) -> Mapping[str, Shared]:
-    """Run by parameters: `fail`, `wait` (seconds), `words` (of output); else return the inputs."""
+    """Run by parameters: `fail`, `wait` (seconds), `words` (of output), `square` (its product with
+    itself); else return the inputs.
+    """
     parameters: Mapping[str, Any] = context.parameters
     if parameters.get("fail"):
         raise UsageError("As ordered.")
@@ -28,7 +30,16 @@ def _run_plain(context: Context) -> Mapping[str, Shared]:
 
         [x] = outputs.values()
         outputs = {"x": x.map(lambda part: tf.repeat(part, words))}
+    if parameters.get("square"):
+        from tfe_bench.protocols.ring import arithmetic
+
+        party, [x] = context.party, outputs.values()
+        with party.kept_graphs("square"):
+            outputs = {"x": party.function(lambda x: arithmetic.mul(party, x, x))(x)}
     return outputs
 
 
 PROGRAM: Program[Any] = Program("plain", _run_plain, late=True)
+BATCHED: Program[Any] = Program(
+    "batched", _run_plain, together=lambda request, inputs: inputs[0].shape[0]
+)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.refusals import raises
 from tfe_bench.cluster import handshake
-from tfe_bench.cluster.handshake import Hello, KeyAgreement
+from tfe_bench.cluster.handshake import Hello, JobHello, KeyAgreement, StreamKeys
 from tfe_bench.errors import ProtocolError, VersionMismatch
 
 
@@ -69,7 +69,8 @@ def test_every_field_that_differs_is_refused_with_both_values(field: str, other:
 
 def test_no_field_is_left_unchecked() -> None:
     own = {"party", "public_key", "cluster_parts"}  # differ by definition, or only explain
-    assert {f.name for f in dataclasses.fields(Hello)} == own | set(handshake._MUST_AGREE)
+    fields = {f.name for kind in (Hello, JobHello) for f in dataclasses.fields(kind)}
+    assert fields == own | set(handshake._MUST_AGREE)
 
 
 def test_a_hello_of_another_party_is_refused() -> None:
@@ -116,7 +117,9 @@ def test_a_hello_is_small_and_flat(blob: bytes) -> None:
 def test_what_is_no_public_key_is_refused(key: str) -> None:
     mine = KeyAgreement()
     with raises(ProtocolError, "invalid-public-key"):
-        mine.derive_key(_make_hello(0, public_key=mine.public_key), _make_hello(1, public_key=key))
+        mine.derive_chain(
+            _make_hello(0, public_key=mine.public_key), _make_hello(1, public_key=key)
+        )
 
 
 @given(st.binary(max_size=200))
@@ -126,10 +129,10 @@ def test_random_bytes_are_no_hello(blob: bytes) -> None:
 
 
 def _derive_keys(change: dict[str, Any] | None = None) -> tuple[bytes, bytes]:
-    a, b = KeyAgreement(), KeyAgreement()
+    a, b = StreamKeys(), StreamKeys()
     hello_a, hello_b = (
-        _make_hello(0, public_key=a.public_key),
-        _make_hello(1, public_key=b.public_key),
+        _make_hello(0, public_key=a.start_exchange()),
+        _make_hello(1, public_key=b.start_exchange()),
     )
     received_hello = dataclasses.replace(hello_b, **(change or {}))
     return a.derive_key(hello_a, received_hello), b.derive_key(hello_b, hello_a)
@@ -157,6 +160,129 @@ def test_the_hello_carries_no_secret() -> None:
     private = agreement._private.private_bytes_raw()
     assert private.hex() not in hello.encode().decode()
     assert set(json.loads(hello.encode())) == {f.name for f in dataclasses.fields(Hello)}
+
+
+# ---- the chain of keys of one stream
+
+
+class _Stream:
+    """Both sides of a stream."""
+
+    def __init__(self) -> None:
+        self.keys = StreamKeys(), StreamKeys()
+
+    def derive_keys(self, **other: Any) -> tuple[bytes, bytes]:
+        """Return both sides' keys of the next job."""
+        sides = self.keys
+        hellos: list[Any] = []
+        for party, side in enumerate(sides):
+            if sides[0].is_exchange_due:
+                hellos.append(_make_hello(party, public_key=side.start_exchange(), **other))
+            else:
+                hellos.append(_make_job_hello(party, chain=side.get_chain_tag(), **other))
+        handshake.check_peer_hello(hellos[0], hellos[1], 1)
+        return sides[0].derive_key(*hellos), sides[1].derive_key(*hellos[::-1])
+
+
+def _make_job_hello(party: int = 0, **other: Any) -> JobHello:
+    fields = {"client": "analyst", "program": "d" * 64, "job": "e" * 32, "chain": "f" * 32}
+    return JobHello(party=party, **{**fields, **other})
+
+
+def test_a_stream_has_another_key_for_each_job_and_both_sides_the_same() -> None:
+    stream = _Stream()
+    keys = [stream.derive_keys(job=f"{i:032x}") for i in range(200)]
+    assert all(first == second and len(first) == 16 for first, second in keys)
+    assert len({first for first, _ in keys}) == 200
+    same = [stream.derive_keys() for _ in range(50)]  # (two jobs of one name: never the same key)
+    assert len({first for first, _ in keys + same}) == 250
+
+
+def test_the_keys_of_two_streams_have_nothing_in_common() -> None:
+    keys = [stream.derive_keys()[0] for stream in (_Stream(), _Stream()) for _ in range(20)]
+    assert len(set(keys)) == 40
+
+
+def test_an_exchange_is_due_after_its_number_of_jobs_and_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stream, side = _Stream(), StreamKeys()
+    assert side.is_exchange_due
+    for _ in range(handshake.CHAIN_JOBS):
+        stream.derive_keys()
+        side = stream.keys[0]
+    assert side.is_exchange_due
+    with raises(ProtocolError, "malformed-message", operation="public_key"):
+        side.get_chain_tag()  # the other side may not go on without a fresh key, either
+    stream.derive_keys()
+    assert not side.is_exchange_due
+    monkeypatch.setattr(handshake, "CHAIN_SECONDS", -1.0)
+    assert side.is_exchange_due
+
+
+def test_a_step_overwrites_the_chain_key_that_gave_the_jobs_key() -> None:
+    stream = _Stream()
+    stream.derive_keys()
+    side = stream.keys[0]
+    chain, before = side._chain, bytes(side._chain)
+    key, _ = stream.derive_keys()
+    assert side._chain is chain and bytes(chain) != before
+    assert key not in bytes(chain)
+    side.erase_chain()
+    assert bytes(chain) == bytes(32) and side.is_exchange_due
+
+
+def test_a_stream_has_no_further_job_before_an_exchange_of_keys() -> None:
+    for side in (StreamKeys(), _Stream().keys[0]):
+        with raises(ProtocolError, "malformed-message", operation="public_key"):
+            side.get_chain_tag()
+
+
+@pytest.mark.parametrize("field", ["client", "program", "job", "chain"])
+def test_a_field_of_a_further_job_that_differs_is_refused(field: str) -> None:
+    mine, theirs = _make_job_hello(0), _make_job_hello(1, **{field: "0" * 32})
+    with raises(VersionMismatch, "members-differ", operation=field):
+        handshake.check_peer_hello(mine, theirs, 1)
+
+
+def test_sides_that_have_taken_different_steps_do_not_start_a_job() -> None:
+    stream = _Stream()
+    stream.derive_keys()
+    ahead = stream.keys[0]
+    ahead.derive_key(_make_job_hello(0), _make_job_hello(1))
+    with raises(VersionMismatch, "members-differ", operation="chain"):
+        stream.derive_keys()
+
+
+@pytest.mark.parametrize("field", ["client", "program", "job"])
+def test_the_key_of_a_further_job_depends_on_each_field(field: str) -> None:
+    stream = _Stream()
+    stream.derive_keys()
+    a, b = stream.keys
+    tags = a.get_chain_tag(), b.get_chain_tag()
+    own, other = (_make_job_hello(party, chain=tag) for party, tag in enumerate(tags))
+    received = dataclasses.replace(other, **{field: "0" * 32})
+    assert a.derive_key(own, received) != b.derive_key(other, own)
+
+
+def test_either_hello_is_told_by_its_fields() -> None:
+    for hello in (_make_hello(1), _make_job_hello(1)):
+        assert handshake.decode_hello(hello.encode()) == hello
+    values = json.loads(_make_job_hello().encode())
+    for field in values:
+        if field != "chain":
+            with raises(ProtocolError, "malformed-message", operation=field):
+                handshake.decode_hello(json.dumps({**values, field: None}).encode())
+    with raises(ProtocolError, "malformed-message"):
+        Hello.decode(_make_job_hello().encode())
+
+
+def test_the_tag_of_a_chain_discloses_neither_its_key_nor_a_jobs() -> None:
+    stream = _Stream()
+    key, _ = stream.derive_keys()
+    side = stream.keys[0]
+    tag = bytes.fromhex(side.get_chain_tag())
+    assert tag not in bytes(side._chain) and tag != key
 
 
 def test_the_program_digest_tells_programs_parameters_and_shapes_apart() -> None:
