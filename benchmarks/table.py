@@ -244,6 +244,10 @@ def _format_throughput(throughput: Throughput) -> str:
     return words
 
 
+# Parts of the critical path, by their name in the table.
+_PATH_PARTS = {"rounds": "delay", "lines": "line", "computing": "computing"}
+
+
 def _predicted_time_rows(record: Record) -> list[tuple[str, str]]:
     """Return predicted times on other networks, and the prediction for this one."""
     prediction = record.prediction or {}
@@ -256,12 +260,27 @@ def _predicted_time_rows(record: Record) -> list[tuple[str, str]]:
         lines.append(
             ("predicted", f"{human_seconds(predicted_seconds)}  (measured / predicted {ratio:.2f})")
         )
+        lines += _critical_path_rows(prediction, record.profile)
     lines += [
         (f"predicted {strip_control(str(name))}", human_seconds(value))
         for name, value in seconds.items()
         if name != record.profile and isinstance(value, float | int)
     ]
     return lines
+
+
+def _critical_path_rows(prediction: Mapping[str, Any], profile: str) -> list[tuple[str, str]]:
+    """Return what takes the predicted time, and how long each party's line is busy."""
+    try:
+        path = prediction["path"][profile]
+        parts = [(name, path[part]) for name, part in _PATH_PARTS.items()]
+        lines = prediction["line_seconds"][profile]
+        return [
+            ("critical path", ", ".join(f"{name} {human_seconds(s)}" for name, s in parts)),
+            ("lines busy", ", ".join(map(human_seconds, lines))),
+        ]
+    except (KeyError, TypeError, ValueError, AttributeError):  # (an older or a damaged record)
+        return []
 
 
 def _benchmark_circumstance_rows(record: Record) -> list[tuple[str, str]]:

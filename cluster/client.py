@@ -27,7 +27,13 @@ from tfe_bench.cluster.input_upload import (
     describe_type,
 )
 from tfe_bench.cluster.job_results import JobResultCollector
-from tfe_bench.cluster.requests import AnyInput, JobResult, Progress
+from tfe_bench.cluster.requests import (
+    AnyInput,
+    JobResult,
+    Progress,
+    SubmittedJob,
+    private_input_spec,
+)
 from tfe_bench.cluster.rpc import (
     ask_worker,
     has_worker_answered,
@@ -298,6 +304,8 @@ class Client:
             thread.start()
         try:
             result = collector.collect_result()
+            specs = tuple(private_input_spec(name, value) for name, value in inputs.items())
+            result.submitted = SubmittedJob(program, dict(parameters), specs)
             self._last_result = time.monotonic()
             return result
         except TfeBenchError as error:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tfe_bench.cluster import profiles
+from tfe_bench.cluster.network_timeline import simulate_network
 from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.message_graph import MessageGraph
 
 # Measured with three workers on two cores over all of `suite tables`: bytes of all three per
 # second, the overhead of a round, and words per second that local maps move
@@ -33,15 +35,31 @@ class PlanPrice:
         return self.cost.total // 8
 
 
-def estimate_work_seconds(cost: Cost, moved_words: int, profile: str) -> float:
-    """Estimate the seconds of counted work under a network profile.
+def estimate_work_seconds(cost: Cost, moved_words: int) -> float:
+    """Estimate the seconds of counted work on one machine."""
+    return (
+        cost.total / 8 / _BYTES_PER_SECOND
+        + cost.rounds * _ROUND_SECONDS
+        + moved_words / _WORDS_PER_SECOND
+    )
+
+
+def predict_work_seconds(
+    cost: Cost, moved_words: int, profile: str, messages: MessageGraph
+) -> float:
+    """Predict the seconds of counted work under a network profile.
+
+    Args:
+        messages: its messages. Those of a loop that exceeds message_graph.MAX_EXCHANGES are not
+            listed: bytes and rounds then follow one after the other.
 
     Raises:
         UsageError: the profile does not exist.
     """
     network = profiles.get_profile(profile)
-    computing = cost.total / 8 / _BYTES_PER_SECOND + cost.rounds * _ROUND_SECONDS
-    computing += moved_words / _WORDS_PER_SECOND
+    computing = estimate_work_seconds(cost, moved_words)
     if not network.shaped:
         return computing
-    return computing + network.microseconds(cost.by_party(0), cost.rounds, False) / 1e6
+    if not messages.is_complete:
+        return computing + network.microseconds(cost.by_party(0), cost.rounds, False) / 1e6
+    return simulate_network(messages, network, [computing] * 3).seconds

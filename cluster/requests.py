@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -119,6 +119,21 @@ class LateInput(LazyInput):
 AnyInput: TypeAlias = PrivateInput | LazyInput
 
 
+@dataclass(frozen=True)
+class SubmittedJob:
+    """A job as submitted, without the values of its inputs.
+
+    Attributes:
+        program: name of the program.
+        parameters: public parameters.
+        inputs: public facts about its inputs, in their order.
+    """
+
+    program: str
+    parameters: Mapping[str, Any]
+    inputs: tuple[InputSpec, ...]
+
+
 @dataclass
 class JobResult:
     """The result of a job.
@@ -130,6 +145,7 @@ class JobResult:
         limbs: their words per element, 1 or 2.
         measured: public figures of each worker.
         share_seconds: seconds from submission until all inputs have left this client.
+        submitted: the job; None for a result that no worker computed.
     """
 
     outputs: dict[str, Ring] = field(default_factory=dict)
@@ -137,6 +153,7 @@ class JobResult:
     limbs: dict[str, int] = field(default_factory=dict)
     measured: list[dict[str, Any]] = field(default_factory=lambda: [{}, {}, {}])
     share_seconds: float = 0.0
+    submitted: SubmittedJob | None = None
 
 
 def private_input_spec(name: str, value: AnyInput) -> InputSpec:

@@ -14,6 +14,7 @@ from tfe_bench.cluster.barrier import wait_at_worker_barrier
 from tfe_bench.cluster.jobs import Context, check_known
 from tfe_bench.cluster.schema import Request, flag_field, integer_field, parsed_field
 from tfe_bench.errors import UsageError
+from tfe_bench.protocols.session.counting import CostParty
 
 if TYPE_CHECKING:
     from tfe_bench.protocols.session.party import Party
@@ -85,6 +86,8 @@ def measure_program_runs(
     and the breakdown are those of the last run.  The parameter "trace" adds one more run, which is
     traced and not timed.
 
+    A party that counts runs once.
+
     Args:
         variant: of the protocol, for the record.
         run_once: one run; it may report progress as a fraction.
@@ -95,6 +98,8 @@ def measure_program_runs(
     from tfe_bench.protocols.session import timeline
 
     party, parameters = context.party, context.parameters
+    if isinstance(party, CostParty):
+        return run_once(lambda fraction: None)
     repeat, warm_up = int(parameters.get("repeat", 1)), int(parameters.get("warm_up", 1))
     traced = parameters.get("trace") is True
     total_runs = warm_up + repeat + traced
@@ -166,8 +171,10 @@ def run_recorded(context: Context, run_once: Callable[[], T]) -> T:
     """Run once; the record contains traffic, rounds and times when the job has ended.
 
     For a job whose purpose is its result: no worker waits until all have started or ended, which
-    takes four times the delay of a network.
+    takes four times the delay of a network. A party that counts runs once, too.
     """
+    if isinstance(context.party, CostParty):
+        return run_once()
     result, statistics_of_run = _observe_worker_run(context.party, run_once)
     context.measurements.update(statistics_of_run)
     context.at_end = functools.partial(_read_traffic_counters, context.party)

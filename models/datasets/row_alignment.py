@@ -24,6 +24,7 @@ from tfe_bench.protocols.ring import (
 )
 from tfe_bench.protocols.session import io, tensor_ops
 from tfe_bench.protocols.session.counting import CostParty, Private
+from tfe_bench.protocols.session.message_graph import MessageGraph
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import arrange, bits, joins
@@ -187,10 +188,12 @@ def price_alignment(
     def load_placeholders(number: int, names: Sequence[str]) -> dict[str, Shared]:
         return {name: Private((tables[number].schema.rows,), 0).to_symbolic() for name in names}
 
-    party = CostParty(expected=True)
+    messages = MessageGraph()
+    party = CostParty(expected=True, graph=messages)
     with party.active():
         align_rows(
             party, order, alignment, tables, load_placeholders, profiles.get_profile(profile).plan
         )
-    cost = party.total_cost
-    return Price(profile, (cost,), (party.moved_words,), cost=cost, largest=party.largest)
+    cost, calls = party.total_cost, (range(party.finished_calls),)
+    moved_words, largest = (party.moved_words,), party.largest
+    return Price(profile, (cost,), moved_words, messages, calls, cost=cost, largest=largest)

@@ -22,6 +22,7 @@ from tfe_bench.protocols.ring import arithmetic, rotation, small_ring
 from tfe_bench.protocols.ring.range_check import RangeMonitor
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import CostReport, Private, count_cost
+from tfe_bench.protocols.session.message_graph import MessageGraph
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.seeded import Seeded
 from tfe_bench.protocols.session.sharing import Shared
@@ -172,20 +173,30 @@ def _placeholder_model_weights(plan: ModelPlan) -> dict[str, Shared]:
     }
 
 
-def _count_prediction_cost(s: Prediction, run: Callable[..., list[Shared]]) -> Cost:
+def _count_prediction_cost(
+    s: Prediction, run: Callable[..., list[Shared]], messages: MessageGraph | None = None
+) -> Cost:
     model_weights = _placeholder_model_weights(s.plan)
     inputs = [s.make_placeholder(name) for name in s.plan.graph.inputs]
-    return count_cost(lambda party: run(party, s, model_weights, inputs)).cost
+    return count_cost(lambda party: run(party, s, model_weights, inputs), messages=messages).cost
 
 
-def layer_cost_reports(s: Prediction) -> list[CostReport]:
-    """Count the cost and the work of each layer on its own."""
-    model_weights = _placeholder_model_weights(s.plan)
-    return [_layer_cost_report(s, model_weights, node) for node in s.placed_layers()]
+def layer_cost_reports(
+    s: Prediction, messages: Sequence[MessageGraph | None] | None = None
+) -> list[CostReport]:
+    """Count the cost and the work of each layer on its own, and add its messages to its graph."""
+    model_weights, layers = _placeholder_model_weights(s.plan), s.placed_layers()
+    return [
+        _layer_cost_report(s, model_weights, node, graph)
+        for node, graph in zip(layers, messages or [None] * len(layers), strict=True)
+    ]
 
 
 def _layer_cost_report(
-    s: Prediction, model_weights: Mapping[str, Shared], node: PlacedLayer
+    s: Prediction,
+    model_weights: Mapping[str, Shared],
+    node: PlacedLayer,
+    messages: MessageGraph | None = None,
 ) -> CostReport:
     layer_inputs = [s.make_placeholder(name) for name in node.layer.inputs]
 
@@ -194,7 +205,7 @@ def _layer_cost_report(
         p = ForwardContext(Operations(party, s.setting, watch), model_weights, public=s.public)
         return _compute_layer(p, node, layer_inputs)
 
-    return count_cost(run_layer)
+    return count_cost(run_layer, messages=messages)
 
 
 # Candidate weights of a round in bits: from 0 (bandwidth is the bottleneck) to a value that makes
@@ -248,9 +259,9 @@ def has_rotating_dealers(s: Prediction) -> bool:
     )
 
 
-def model_cost(s: Prediction) -> Cost:
-    """Count the cost of `run_model` for a batch."""
-    return _count_prediction_cost(s, run_model)
+def model_cost(s: Prediction, messages: MessageGraph | None = None) -> Cost:
+    """Count the cost of `run_model` for a batch, and add its messages to a graph."""
+    return _count_prediction_cost(s, run_model, messages)
 
 
 def compare_prediction_costs(

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tfe_bench.cluster import profiles
+from tfe_bench.cluster.network_timeline import simulate_network
 from tfe_bench.models.convert.calibration import ModelPlan
 from tfe_bench.models.convert.precision import MAX_ERROR, LayerError
 from tfe_bench.models.inference import execute
 from tfe_bench.models.layers.base import registry
 from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.message_graph import MessageGraph
 
 # Measured for ResNet50 with three workers on two cores: 64-bit multiplications per second, bytes
 # per second through comparisons and the channel, and the overhead of a round. These are estimates;
@@ -35,7 +37,7 @@ class LayerSummary:
         shape: shape of its value, with the batch.
         fraction: fractional bits of its value.
         cost: bits sent by role, and rounds.
-        seconds: time of rounds, bytes and computation under the profile, one after the other.
+        seconds: predicted time of the layer alone under the profile.
         error: error of its values in fixed point, if known.
     """
 
@@ -117,23 +119,22 @@ class Summary:
         return [r.name for r in self.rows if r.error is not None and r.error.relative > MAX_ERROR]
 
 
-def _estimate_layer_seconds(
-    cost: Cost, work: int, wide: float, profile: profiles.NetworkProfile
+def _predict_seconds(
+    cost: Cost, work: int, wide: float, profile: profiles.NetworkProfile, messages: MessageGraph
 ) -> float:
-    """Estimate the time of computation, and of the slower of dealer and evaluators.
+    """Predict the time of counted work on a network.
 
     Args:
         wide: fraction of the bytes that is multiplied in wide words (Kind.uses_wide_words).
+        messages: its messages.
     """
     dealt, exchanged = cost.dealer / 8, max(cost.e1, cost.e2) / 8
     byte_seconds = wide / WIDE_BYTES_PER_SECOND + (1 - wide) / BYTES_PER_SECOND
     computing = PRODUCTS * work / MACS_PER_SECOND + max(dealt, exchanged) * byte_seconds
-    rounds = cost.rounds * (profile.delay + ROUND_SECONDS)
+    computing += cost.rounds * ROUND_SECONDS
     if not profile.shaped:
-        return computing + rounds
-    rate = profile.bytes_per_second
-    # the dealer runs ahead, so that correlated randomness is sent in parallel
-    return computing + max(dealt / rate, rounds + exchanged / rate)
+        return computing
+    return simulate_network(messages, profile, [computing] * 3).seconds
 
 
 def summarize_plan(
@@ -154,22 +155,22 @@ def summarize_plan(
     s = execute.tune_prediction(plan, network.plan, batch)
     rotated = execute.has_rotating_dealers(s)
     rows, sent, wide = [], 0, 0
-    tallies = execute.layer_cost_reports(s)
-    for x, tally in zip(plan.graph.layers, tallies, strict=True):
+    layer_messages = [MessageGraph() for _ in plan.graph.layers]
+    tallies = execute.layer_cost_reports(s, layer_messages)
+    for x, tally, graph in zip(plan.graph.layers, tallies, layer_messages, strict=True):
         cost = tally.cost
         wide_share = registry.get_layer_kind(x.op).uses_wide_words
         sent, wide = sent + cost.total, wide + wide_share * cost.total
         shape = (batch, *plan.graph.shapes[x.name])
-        seconds = _estimate_layer_seconds(cost, tally.work, float(wide_share), network)
+        seconds = _predict_seconds(cost, tally.work, float(wide_share), network, graph)
         kind, fraction = registry.get_layer_kind(x.op).describe_layer(x), plan.fraction_of(x.name)
         error = (errors or {}).get(x.name)
         rows.append(LayerSummary(x.name, kind, shape, fraction, cost, seconds, error))
-    total = execute.model_cost(s)
+    messages = MessageGraph()
+    total = execute.model_cost(s, messages)
     work = sum(tally.work for tally in tallies)
     if rotated:  # each party then performs a third of each role
         work = work * 5 // 6
-    seconds = _estimate_layer_seconds(total, work, wide / max(sent, 1), network)
-    graph = plan.graph
-    return Summary(
-        graph.name, profile, batch, graph.weight_count, tuple(rows), total, seconds, rotated
-    )
+    seconds = _predict_seconds(total, work, wide / max(sent, 1), network, messages)
+    name, weight_count = plan.graph.name, plan.graph.weight_count
+    return Summary(name, profile, batch, weight_count, tuple(rows), total, seconds, rotated)

@@ -17,6 +17,7 @@ from tfe_bench.protocols.ring import shapes
 from tfe_bench.protocols.ring.range_check import RING
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import Private, count_cost
+from tfe_bench.protocols.session.message_graph import MessageGraph
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -181,8 +182,21 @@ def choose_step_range_checks(recipe: Recipe, setting: ProtocolSetting, loss: boo
     return NOTHING
 
 
+def count_step_messages(
+    recipe: Recipe, profile: str, loss: bool = False, watch: str = NOTHING
+) -> MessageGraph:
+    """Count the messages of `run_step` with the setting for a profile."""
+    messages = MessageGraph()
+    _count_training_step(recipe, tune_setting(recipe, profile), loss, watch, messages)
+    return messages
+
+
 def _count_training_step(
-    recipe: Recipe, setting: ProtocolSetting, loss: bool, watch: str
+    recipe: Recipe,
+    setting: ProtocolSetting,
+    loss: bool,
+    watch: str,
+    messages: MessageGraph | None = None,
 ) -> tuple[Cost, list[str]]:
     state_values = {
         s.key: Private(s.shape, s.fractional_bits).to_symbolic()
@@ -198,4 +212,4 @@ def _count_training_step(
         names.extend(flags or ())
 
     names: list[str] = []
-    return count_cost(run_counted, x, y).cost, names
+    return count_cost(run_counted, x, y, messages=messages).cost, names

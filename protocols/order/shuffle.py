@@ -12,6 +12,7 @@ opened among all columns that they permute (tables/arrange.py ensures that).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -139,16 +140,12 @@ def apply_permutation(
             _packed_shuffle_bits(columns, shape_list)
             for shape_list in ([c.any.shape for c in columns], shapes)
         )
-        party.count_messages(
+        m = party.count_messages(
             Cost(column_bits, result_bits, column_bits + result_bits, rounds=2, with_dealing=2),
-            (),
+            max(shapes, key=math.prod),
             *columns,
         )
-        no_bits = Cost(0, 0, 0, rounds=2, with_dealing=2)
-        return [
-            replace(c, m=party.count_messages(no_bits, shape, *columns))
-            for c, shape in zip(columns, shapes, strict=True)
-        ]
+        return [replace(c, m=m.like(shape)) for c, shape in zip(columns, shapes, strict=True)]
 
     is_fresh = factors is None
     s = party.site("shuffle", is_fresh, tuple(c.ring_bits for c in columns), dealer=dealer)
@@ -230,18 +227,13 @@ def apply_inverse(
             _packed_shuffle_bits(columns, shape_list)
             for shape_list in ([c.shape for c in columns], shapes)
         )
-        party.count_messages(
+        m = party.count_messages(
             Cost(result_bits, column_bits, column_bits + result_bits, rounds=2, with_dealing=2),
-            (),
+            max(shapes, key=math.prod),
             *columns,
-        )
-        no_bits = Cost(0, 0, 0, rounds=2, with_dealing=2)
-        counted = [party.count_messages(no_bits, shape, *columns) for shape in shapes]
-        # One of the dealer's masks was exchanged.
-        return [
-            replace(c, m=replace(m, masks=m.with_dealing))
-            for c, m in zip(columns, counted, strict=True)
-        ]
+            dealer_learns=True,
+        ).with_exchanged_masks()
+        return [replace(c, m=m.like(shape)) for c, shape in zip(columns, shapes, strict=True)]
     s = party.site("undo", tuple(c.ring_bits for c in columns), begin, dealer=dealer)
     q0, q1, q2 = (
         None

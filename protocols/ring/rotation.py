@@ -45,7 +45,7 @@ def relabel_dealer(party: Party, x: Shared, dealer: int) -> Shared:
         return x
     if isinstance(party, CostParty):
         # one of the new dealer's masks is the exchanged value
-        return replace(x, m=replace(x.m, masks=max(x.m.masks, x.m.with_dealing)), dealer=dealer)
+        return replace(x, m=x.m.with_exchanged_masks(), dealer=dealer)
     negate = wide.negate if x.limbs == 2 else operator.neg
     first_share, second_share = to_replicated(x, party.index, negate)
     y = from_replicated(first_share, second_share, party.index, dealer, x.fractional_bits, negate)

@@ -65,7 +65,11 @@ def mul_replicated(party: Party, x: Shared, y: Shared) -> Shared:
         product = x.any * y.any
         bits = 64 * product.shape.num_elements()
         m = party.count_messages(
-            Cost(bits, bits, bits, rounds=1, with_dealing=1), product.shape, x, y
+            Cost(bits, bits, bits, rounds=1, with_dealing=1),
+            product.shape,
+            x,
+            y,
+            dealer_learns=True,
         )
         return Shared(m, None, None, x.dealer, scale)
     s = party.site("rss_mul", x.fractional_bits, y.fractional_bits, dealer=x.dealer)

@@ -20,6 +20,12 @@ from typing import Any, NoReturn
 from tfe_bench.errors import ProtocolError
 from tfe_bench.protocols.session import symbolic
 from tfe_bench.protocols.session.cost import Cost, packed_bits, words_for_bits
+from tfe_bench.protocols.session.message_graph import (
+    NO_SOURCES,
+    Exchange,
+    MessageGraph,
+    Sources,
+)
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
 from tfe_bench.protocols.session.tensor_ops import Shape, SymbolicTensor, Tensor, symbolic_result
@@ -90,6 +96,8 @@ class CostSnapshot:
         finished_rounds: rounds of the finished graph calls: online, and in total.
         call_rounds: rounds of the current graph call.
         work, moved_words: as in `CostReport`.
+        exchange_count: exchanges of the message graph.
+        step: finished graph calls.
     """
 
     by_party: tuple[int, ...]
@@ -97,6 +105,8 @@ class CostSnapshot:
     call_rounds: tuple[int, ...]
     work: int
     moved_words: int
+    exchange_count: int
+    step: int
 
 
 class CostParty(Party):
@@ -107,10 +117,16 @@ class CostParty(Party):
     Args:
         expected: count the steps after a secret shuffle at their average cost instead of refusing
             them.
+        graph: the message graph to which all counted messages are added; None for none.
     """
 
-    def __init__(self, dealer: int = 0, expected: bool = False) -> None:
+    def __init__(
+        self, dealer: int = 0, expected: bool = False, graph: MessageGraph | None = None
+    ) -> None:
         self.expected = expected
+        self.graph = graph
+        self._step = 0  # finished graph calls
+        self._counted_work = (0, 0)  # work and moved words before the last exchange
         self.index = (dealer + 1) % 3  # an evaluator: it holds masked values
         self.dealer = dealer
         self.site_names = {}
@@ -171,6 +187,7 @@ class CostParty(Party):
         shape: Sequence[int],
         *operands: Any,
         dealer: int | None = None,
+        dealer_learns: bool = False,
     ) -> Tensor:
         """Count a protocol's messages and return what it exchanges (or leaves as shares).
 
@@ -180,6 +197,7 @@ class CostParty(Party):
             operands: everything that it waits for: shares, bits, symbolic tensors; None for
                 nothing.
             dealer: None: the dealer of the first shares or bits among the operands.
+            dealer_learns: whether the dealer receives the evaluators' last messages.
         """
         if dealer is None:
             dealer = self._dealer_of(operands)
@@ -195,6 +213,7 @@ class CostParty(Party):
             # each waits for the other in every round, so the first of a round is the second of the
             # next
             first=inputs.first * (-1) ** cost.rounds,
+            sources=self._add_to_graph(cost, inputs, dealer, dealer_learns),
         )
         self._call_rounds = [
             max(self._call_rounds[0], result.rounds),
@@ -205,11 +224,41 @@ class CostParty(Party):
         )
         return result
 
+    def _add_to_graph(
+        self, cost: Cost, inputs: SymbolicTensor, dealer: int, dealer_learns: bool
+    ) -> Sources:
+        """Add messages to the graph, if there is one, and return the sources of their result."""
+        if self.graph is None:
+            return NO_SOURCES
+        if not (cost.total or cost.rounds):
+            return inputs.sources
+        work, moved_words = self._counted_work
+        self._counted_work = self.work, self.moved_words
+        return self.graph.add_exchange(
+            Exchange(
+                self._step,
+                dealer,
+                cost,
+                inputs.sources,
+                inputs.mask_sources,
+                dealer_learns,
+                self.work - work,
+                self.moved_words - moved_words,
+            )
+        )
+
     def count_bit_messages(
-        self, cost: Cost, n: int, *operands: Any, dealer: int | None = None
+        self,
+        cost: Cost,
+        n: int,
+        *operands: Any,
+        dealer: int | None = None,
+        dealer_learns: bool = False,
     ) -> Tensor:
         """Count messages as `count_messages`, for a result of n packed bits."""
-        return self.count_messages(cost, [words_for_bits(n)], *operands, dealer=dealer)
+        return self.count_messages(
+            cost, [words_for_bits(n)], *operands, dealer=dealer, dealer_learns=dealer_learns
+        )
 
     def count_exchange(
         self,
@@ -246,12 +295,20 @@ class CostParty(Party):
         """Add multiplications of words, as in the clear."""
         self.work += work
 
+    @property
+    def finished_calls(self) -> int:
+        """Number of finished graph calls."""
+        return self._step
+
     def take_snapshot(self) -> CostSnapshot:
         """Return the running totals."""
         sent, calls, deepest = (
             tuple(v) for v in (self._by_party, self._finished_rounds, self._call_rounds)
         )
-        return CostSnapshot(sent, calls, deepest, self.work, self.moved_words)
+        exchange_count = 0 if self.graph is None else len(self.graph.exchanges)
+        return CostSnapshot(
+            sent, calls, deepest, self.work, self.moved_words, exchange_count, self._step
+        )
 
     def repeat(self, since: CostSnapshot, times: int) -> None:
         """Count everything since a snapshot again, `times` times in sequence."""
@@ -266,6 +323,11 @@ class CostParty(Party):
         self._call_rounds = extrapolate_cost_totals(self._call_rounds, since.call_rounds)
         self.work += times * (self.work - since.work)
         self.moved_words += times * (self.moved_words - since.moved_words)
+        steps = self._step - since.step
+        self._step += times * steps
+        if self.graph is not None:
+            self.graph.repeat_exchanges(since.exchange_count, times, steps)
+            self._counted_work = self.work, self.moved_words
 
     def _dealer_of(self, operands: Sequence[Any]) -> int:
         return next((v.dealer for v in operands if hasattr(v, "dealer")), self.dealer)
@@ -293,6 +355,7 @@ class CostParty(Party):
                 return results
             finally:
                 self._in_call = False
+                self._step += 1
                 self._finished_rounds = [
                     a + b for a, b in zip(self._finished_rounds, self._call_rounds, strict=True)
                 ]
@@ -387,6 +450,7 @@ def count_cost(
     *inputs: Any,
     graphs: bool = False,
     expected: bool = False,
+    messages: MessageGraph | None = None,
     **options: Any,
 ) -> CostReport:
     """Run protocol(party, *inputs, **options) with a party that counts.
@@ -395,11 +459,12 @@ def count_cost(
         inputs: `Private`, `PrivateBits`, tuples of them, and public values.
         graphs: the protocol calls graphs itself, as sorts do.
         expected: as in `CostParty`.
+        messages: the graph to which the messages are added.
 
     Raises:
         ProtocolError: a called protocol does not declare its cost.
     """
-    party = CostParty(expected=expected)
+    party = CostParty(expected=expected, graph=messages)
 
     def run_protocol(*operands: Any) -> Any:
         return protocol(party, *operands, **options)

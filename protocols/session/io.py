@@ -105,7 +105,12 @@ def reveal(party: Party, x: Shared, to: int | None = None) -> tf.Tensor | None:
         message_bits = packed_bits(n, 64 if x.limbs == 2 else x.ring_bits)
         senders = {"e1": "dealer", "e2": "e1", "dealer": "e2"}
         bits = {sender: message_bits * (learner in learners) for learner, sender in senders.items()}
-        return party.count_messages(Cost(**bits, rounds=1, with_dealing=1), x.any.shape, x)
+        return party.count_messages(
+            Cost(**bits, rounds=1, with_dealing=1),
+            x.any.shape,
+            x,
+            dealer_learns="dealer" in learners,
+        )
     s = party.site("reveal", to, x.fractional_bits, dealer=x.dealer)
     shape = tf.shape(x.any, out_type=tf.int64)
     width = 64 if x.limbs == 2 else x.ring_bits
@@ -171,7 +176,10 @@ def reveal_bits(party: Party, bits: EvaluatorBits) -> tf.Tensor:
     if isinstance(party, CostParty):
         evaluator_bits = 128 * words_for_bits(bits.n)
         return party.count_bit_messages(
-            Cost(0, evaluator_bits, evaluator_bits, rounds=1, with_dealing=1), bits.n, bits
+            Cost(0, evaluator_bits, evaluator_bits, rounds=1, with_dealing=1),
+            bits.n,
+            bits,
+            dealer_learns=True,
         )
     s = party.site("reveal_bits", dealer=bits.dealer)
     n_words = sizes.vector_shape((sizes.static_value(bits.n) + 63) // 64)

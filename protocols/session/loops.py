@@ -16,6 +16,7 @@ from tfe_bench.errors import ProtocolError
 from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.session import ops, tensor_ops
 from tfe_bench.protocols.session.counting import CostParty, CostSnapshot
+from tfe_bench.protocols.session.message_graph import shift_sources
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -97,9 +98,18 @@ def _count_protocol_iterations(
         carried.append(list_carried_tensors())
     results = list(values)
     if uncounted:
+        begin, end = (snapshot.exchange_count for snapshot in snapshots[-2:])
         party.repeat(snapshots[-2], uncounted)
         pairs = zip(carried[-1], carried[-2], strict=True)
-        later_tensors = iter([_extrapolate_rounds(a, b, uncounted) for a, b in pairs])
+        later_tensors = iter(
+            [
+                replace(
+                    _extrapolate_rounds(a, b, uncounted),
+                    sources=shift_sources(a.sources, begin, uncounted * (end - begin)),
+                )
+                for a, b in pairs
+            ]
+        )
         results = [replace(v, m=next(later_tensors)) for v in results]
         recorded = None if recorded is None else replace(recorded, m=next(later_tensors))
         if monitor is not None:

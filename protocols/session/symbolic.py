@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from tfe_bench.protocols.session.message_graph import NO_SOURCES, Sources
+
 _ZERO = np.zeros((), np.int8)
 
 
@@ -63,6 +65,8 @@ class SymbolicTensor:
         first: evaluator that knows it a round before the other, 1: E1, -1: E2; 0: both know it at
             the same time.
         work: multiplications of words that it takes, if it is a sum of products.
+        sources, mask_sources: exchanges of a message graph that lead to it and, at the dealer, to
+            its masks; empty if no graph is recorded.
     """
 
     shape: Shape
@@ -71,6 +75,8 @@ class SymbolicTensor:
     masks: int = 0
     work: int = 0
     first: int = 0
+    sources: Sources = NO_SOURCES
+    mask_sources: Sources = NO_SOURCES
 
     # NumPy leaves `array + symbolic` to the symbolic side.
     __array_ufunc__ = None
@@ -78,6 +84,14 @@ class SymbolicTensor:
     def like(self, shape: Sequence[int]) -> SymbolicTensor:
         """Return a tensor of another shape that is known at the same time."""
         return replace(self, shape=Shape(int(n) for n in shape))
+
+    def with_exchanged_masks(self) -> SymbolicTensor:
+        """Return the tensor under a dealer for whom one of the masks is the exchanged value."""
+        return replace(
+            self,
+            masks=max(self.masks, self.with_dealing),
+            mask_sources=self.mask_sources | self.sources,
+        )
 
     def _combine_with(self, other: Any) -> SymbolicTensor:
         shape = np.broadcast_shapes(self.shape, np.shape(make_symbolic_placeholder(other)))
@@ -132,9 +146,21 @@ def symbolic_result(shape: Sequence[int], *operands: Any, work: int = 0) -> Symb
     """
     rounds = with_dealing = masks = 0
     e1 = e2 = -1
+    sources = mask_sources = NO_SOURCES
     for v in operands:  # (a plain loop: counting a plan calls this for each local map)
         if isinstance(v, SymbolicTensor):
             rounds, with_dealing = max(rounds, v.rounds), max(with_dealing, v.with_dealing)
             masks = max(masks, v.masks)
             e1, e2 = max(e1, v.rounds - (v.first == 1)), max(e2, v.rounds - (v.first == -1))
-    return SymbolicTensor(Shape(int(n) for n in shape), rounds, with_dealing, masks, work, e2 - e1)
+            if v.sources:
+                sources, mask_sources = sources | v.sources, mask_sources | v.mask_sources
+    return SymbolicTensor(
+        Shape(int(n) for n in shape),
+        rounds,
+        with_dealing,
+        masks,
+        work,
+        e2 - e1,
+        sources,
+        mask_sources,
+    )

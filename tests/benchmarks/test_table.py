@@ -127,6 +127,17 @@ def test_the_breakdown_and_the_prediction_are_shown_where_they_were_measured() -
     )
     assert "predicted      400 ms  (measured / predicted 1.25)" in text
     assert "predicted lan  260 ms" in text
+    assert "critical path" not in text
+    forecast = {
+        "seconds": seconds,
+        "path": {"wan": {"line": 0.1, "delay": 0.2, "computing": 0.1}},
+        "line_seconds": {"wan": [0.3, 0.1, 0.05]},
+    }
+    bounded = render_record(
+        a_record(**more, profile="wan", prediction=forecast, seconds=times, repeats=1)
+    )
+    assert "critical path  rounds 200 ms, lines 100 ms, computing 100 ms" in bounded
+    assert "lines busy     300 ms, 100 ms, 50.0 ms" in bounded
     assert any(line.split() == ["messages", "1", "2,000", "3"] for line in text.splitlines())
     assert any(
         line.split() == ["instructions", "amx", "ifma", "avx2"] for line in text.splitlines()

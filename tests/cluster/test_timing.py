@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tfe_bench.benchmarks import prediction, trace_file
+from tfe_bench.cluster.counted_jobs import count_job_messages
 from tfe_bench.cluster.requests import JobResult, PrivateInput
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ def _run_sort(cluster: LocalCluster, **parameters: Any) -> JobResult:
 
 
 def test_each_worker_says_where_its_time_went(shared_cluster: LocalCluster) -> None:
-    measured = _run_sort(shared_cluster).measured
+    result = _run_sort(shared_cluster)
+    measured = result.measured
     for party, timing in enumerate(measured):
         part = timing["breakdown"]
         assert part["run"] == timing["seconds"][-1]
@@ -40,7 +42,9 @@ def test_each_worker_says_where_its_time_went(shared_cluster: LocalCluster) -> N
             assert part["processor"]["graph"] > 0 and part["queued"] >= 0
         assert "trace" not in timing
         assert sum(timing["messages"]) > 0 and timing["messages"][party] == 0
-    predicted = prediction.predict_run_times(measured, "local", 0.1)
+    assert result.submitted is not None
+    messages = count_job_messages(result.submitted)
+    predicted = prediction.predict_run_times(measured, "local", 0.1, messages)
     assert predicted["seconds"]["wan"] > predicted["rounds"] * 0.02 > 0
 
 

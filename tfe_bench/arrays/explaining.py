@@ -11,8 +11,9 @@ from tfe_bench.arrays.array_spec import BITS, ArraySpec
 from tfe_bench.arrays.building import BuiltExpressionPlan, build
 from tfe_bench.arrays.node import ExpressionNode
 from tfe_bench.arrays.plan import HANDLE, INPUT, REVEAL, ExpressionLeaf
-from tfe_bench.arrays.price import ExpressionPrice, price_expression_plan
+from tfe_bench.arrays.price import ExpressionPrice, count_plan_messages, price_expression_plan
 from tfe_bench.cluster import profiles
+from tfe_bench.cluster.pricing import predict_work_seconds
 
 _WORD = 8
 _MAX_SHOWN = 12
@@ -71,10 +72,11 @@ def explain_array(node: ExpressionNode, profile: str, counted: Counted = ((), ()
     ]
     if any(plan.outputs_to_refresh):
         lines.append("The result gets fresh masks before it leaves.")
+    seconds = predict_work_seconds(price.cost, price.moved, name, count_plan_messages(plan))
     input_elements = sum(_element_count(leaf) for leaf in plan.leaves if leaf.source == INPUT)
     lines += [
         f"All: {price.sent_bytes / 1e6:,.3f} MB among the workers, {price.cost.rounds} rounds, "
-        f"about {price.seconds(name):,.3f} s over {name}; this client sends "
+        f"about {seconds:,.3f} s over {name}; this client sends "
         f"{input_elements * 2 * _WORD / 1e6:,.3f} "
         f"MB. The largest array has {price.largest * _WORD / 1e6:,.3f} MB.",
         "The workers learn this list, the shapes and the public numbers in it, but no element. "

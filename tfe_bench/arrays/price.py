@@ -14,6 +14,7 @@ from tfe_bench.cluster.pricing import PlanPrice, estimate_work_seconds
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import CostParty
+from tfe_bench.protocols.session.message_graph import MessageGraph
 from tfe_bench.protocols.session.tensor_ops import Tensor
 
 # Exchanges and local maps of a plan's graphs, for a loop those of one iteration: they take a
@@ -49,24 +50,26 @@ class ExpressionPrice(PlanPrice):
         """Approximate bytes of its graphs at a worker."""
         return self.ops * OP_BYTES
 
-    def seconds(self, profile: str) -> float:
-        """Estimate the time under a network profile.
-
-        Raises:
-            UsageError: the profile does not exist.
-        """
-        return estimate_work_seconds(self.cost, self.moved, profile)
+    @property
+    def least_seconds(self) -> float:
+        """Estimated time without network delay."""
+        return estimate_work_seconds(self.cost, self.moved)
 
 
 class _LimitedCostParty(CostParty):
     """A cost party with a limit on its operations."""
 
-    def __init__(self) -> None:
-        super().__init__(expected=True)
+    def __init__(self, graph: MessageGraph | None = None) -> None:
+        super().__init__(expected=True, graph=graph)
         self.op_count = 0
 
     def count_messages(
-        self, cost: Cost, shape: Sequence[int], *operands: Any, dealer: int | None = None
+        self,
+        cost: Cost,
+        shape: Sequence[int],
+        *operands: Any,
+        dealer: int | None = None,
+        dealer_learns: bool = False,
     ) -> Tensor:
         """Count messages, as CostParty does.
 
@@ -74,7 +77,9 @@ class _LimitedCostParty(CostParty):
             UsageError: too many operations.
         """
         self._count_op()
-        return super().count_messages(cost, shape, *operands, dealer=dealer)
+        return super().count_messages(
+            cost, shape, *operands, dealer=dealer, dealer_learns=dealer_learns
+        )
 
     def add_moved_words(self, count: int) -> None:
         """Add moved words, as CostParty does.
@@ -111,8 +116,19 @@ def price_expression_plan(plan: ExpressionPlan) -> ExpressionPrice:
     return price
 
 
-def _count_plan(plan: ExpressionPlan) -> ExpressionPrice:
-    party = _LimitedCostParty()
+def count_plan_messages(plan: ExpressionPlan) -> MessageGraph:
+    """Count the messages of a checked plan.
+
+    Raises:
+        UsageError: operations that do not take their operands.
+    """
+    messages = MessageGraph()
+    _count_plan(plan, messages)
+    return messages
+
+
+def _count_plan(plan: ExpressionPlan, messages: MessageGraph | None = None) -> ExpressionPrice:
+    party = _LimitedCostParty(messages)
     base = len(plan.leaves)
     specs_by_step: dict[int, tuple[ArraySpec, ...]] = {}
     totals: dict[int, int] = {}

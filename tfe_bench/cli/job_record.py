@@ -14,6 +14,7 @@ from tfe_bench.cli.common import command_progress_bar, open_cluster
 if TYPE_CHECKING:
     from tfe_bench.benchmarks.records import Record
     from tfe_bench.cluster.requests import JobResult, PrivateInput
+    from tfe_bench.protocols.session.message_graph import MessageGraph
 
 _OPS = 12
 
@@ -72,13 +73,14 @@ def report_job_result(
     cluster: Any,
     result: JobResult,
     outcome: JobOutcome,
+    messages: MessageGraph | None = None,
 ) -> int:
     """Create, print and append the record of a run and write its trace; return the exit code."""
     from rich.console import Console
 
     from tfe_bench.benchmarks import table
 
-    record = make_record(workload, arguments, cluster, result, outcome)
+    record = make_record(workload, arguments, cluster, result, outcome, messages)
     write_job_trace(arguments, workload, result)
     keep_job_record(arguments, record)
     if not arguments.json:
@@ -123,9 +125,18 @@ def make_record(
     cluster: Any,
     result: JobResult,
     outcome: JobOutcome,
+    messages: MessageGraph | None = None,
 ) -> Record:
-    """Return the record of a run."""
+    """Return the record of a run.
+
+    Args:
+        messages: the messages of the run; None: those of the submitted job.
+    """
     from tfe_bench.benchmarks import prediction, records
+    from tfe_bench.cluster.counted_jobs import count_job_messages
+
+    if messages is None and result.submitted is not None:
+        messages = count_job_messages(result.submitted)
 
     measured = result.measured
     times = prediction.measured_run_seconds(measured)
@@ -163,7 +174,9 @@ def make_record(
         messages=_per_party_tuple(sum(m["messages"]) for m in measured),
         bytes_by_link=tuple(tuple(m["payload"]) for m in measured),
         breakdown=tuple(_job_time_breakdown(m) for m in measured),
-        prediction=prediction.predict_run_times(measured, arguments.profile, seconds.median),
+        prediction=prediction.predict_run_times(
+            measured, arguments.profile, seconds.median, messages
+        ),
         agreement=outcome.agreement,
         error=outcome.error,
         instruction_sets=_per_party_tuple(m["instruction_set"] for m in measured),

@@ -421,6 +421,9 @@ def _report_training(arguments: argparse.Namespace, done: _TrainingOutcome, clus
 
 
 def _training_record(arguments: argparse.Namespace, done: _TrainingOutcome, cluster: Any) -> Record:
+    from tfe_bench.cluster import profiles
+    from tfe_bench.models.training.step import count_step_messages
+
     job, history, plain = done.job, done.history, done.plain
     measured = history.result.measured[0]
     scores = next((v for k, v in history.history.items() if k.startswith("val_")), [])
@@ -457,8 +460,10 @@ def _training_record(arguments: argparse.Namespace, done: _TrainingOutcome, clus
         parameters["from_step"] = history.first_step
     bits = job.recipe.numbers.activation
     outcome = job_record.JobOutcome(parameters, correct, None, bits, agreement=learning)
+    plan = profiles.get_profile(job.profile).plan
+    messages = count_step_messages(job.recipe, plan, job.reveal_loss, job.watch)
     return job_record.make_record(
-        "train", arguments, cluster, _thin_batch_times(history.result), outcome
+        "train", arguments, cluster, _thin_batch_times(history.result), outcome, messages
     )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 
 from tfe_bench.cluster import profiles
-from tfe_bench.cluster.pricing import PlanPrice, estimate_work_seconds
+from tfe_bench.cluster.pricing import PlanPrice, estimate_work_seconds, predict_work_seconds
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import CostParty, Private
+from tfe_bench.protocols.session.message_graph import MessageGraph
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables.relation import Relation
 from tfe_bench.queries import execute, stored
@@ -28,22 +29,27 @@ class Price(PlanPrice):
         steps: bits by party, and rounds, of each step of the plan and last of the delivery. The
             number of comparisons of a sort depends on a secret shuffle; the average is stated.
         moved: words that local maps move, by step.
+        messages: the messages of all steps.
+        calls: the graph calls of each step.
     """
 
     profile: str
     steps: tuple[Cost, ...]
     moved: tuple[int, ...]
+    messages: MessageGraph = field(repr=False, compare=False)
+    calls: tuple[range, ...] = field(repr=False, compare=False)
 
     @property
     def least_seconds(self) -> float:
         """Estimated time of all steps without network delay."""
-        return estimate_work_seconds(self.cost, sum(self.moved), "local")
+        return estimate_work_seconds(self.cost, sum(self.moved))
 
     def seconds(self, step: int | None = None) -> float:
-        """Estimate the time of one step, or of all."""
+        """Predict the time of one step, or of all."""
         if step is None:
-            return estimate_work_seconds(self.cost, sum(self.moved), self.profile)
-        return estimate_work_seconds(self.steps[step], self.moved[step], self.profile)
+            return predict_work_seconds(self.cost, sum(self.moved), self.profile, self.messages)
+        messages = self.messages.select_steps(self.calls[step])
+        return predict_work_seconds(self.steps[step], self.moved[step], self.profile, messages)
 
 
 def price_query_plan(
@@ -59,8 +65,10 @@ def price_query_plan(
         UsageError: the profile does not exist, or no operator can run a step.
     """
     network = profiles.get_profile(profile).plan
-    party = CostParty(expected=True)
+    messages = MessageGraph()
+    party = CostParty(expected=True, graph=messages)
     totals: list[tuple[int, ...]] = []
+    finished_calls: list[int] = []
 
     def load_columns(alias: str, columns: Sequence[str]) -> Relation:
         schema = tables[alias].schema
@@ -74,6 +82,7 @@ def price_query_plan(
 
     def record_totals(fraction: float, text: str) -> None:
         totals.append((*astuple(party.total_cost), party.moved_words))
+        finished_calls.append(party.finished_calls)
 
     units = {alias: table.schema.unit for alias, table in tables.items()}
     setting = QueryExecutionContext(
@@ -88,4 +97,6 @@ def price_query_plan(
     ]
     costs = tuple(Cost(*step[:-1]) for step in steps)
     moved = tuple(step[-1] for step in steps)
-    return Price(profile, costs, moved, cost=party.total_cost, largest=party.largest)
+    calls = tuple(itertools.starmap(range, itertools.pairwise(finished_calls)))
+    cost, largest = party.total_cost, party.largest
+    return Price(profile, costs, moved, messages, calls, cost=cost, largest=largest)
