@@ -18,12 +18,16 @@ from tfe_bench.cluster import profiles
 from tfe_bench.cluster.links import Links, NoNamespaces
 from tfe_bench.errors import UsageError, check_range
 
-WORKLOADS: Final = ("sort", "max", "relu", "join")
-# n elements, n rows of 4 for max, two tables of n rows for a join
+WORKLOADS: Final = ("sort", "max", "relu", "matmul", "softmax", "train", "join")
+# n elements; n rows of 4 for max; two n x n matrices; n rows of 10 for softmax; a step of network A
+# by SGD with a batch of n; two tables of n rows for a join
 SIZES: Final = {
     "sort": (1, 1 << 22),
     "max": (1, 1 << 21),
     "relu": (1, 1 << 22),
+    "matmul": (1, 1 << 12),
+    "softmax": (1, 1 << 18),
+    "train": (1, 1 << 12),
     "join": (1, 1 << 21),
 }
 _LONGEST: Final = 1 << 20  # of what a baseline prints
@@ -64,6 +68,22 @@ class BaselineRequest:
     def as_json(self) -> dict[str, Any]:
         """Return the JSON object that a script reads."""
         return {"workload": self.workload, "n": self.n, "repeat": self.repeat}
+
+
+def write_training_images(folder: Path, n: int) -> None:
+    """Write the images and labels of a baseline's training step as four IDX files."""
+    import numpy as np
+
+    from tfe_bench.benchmarks.baselines.scripts import workloads
+
+    images, labels = workloads.make_inputs("train", n, 0)[:2]
+    pixels = np.rint(255 * images).astype(np.uint8).reshape(n, 28, 28)
+    for name, values in (("images-idx3", pixels), ("labels-idx1", labels.argmax(1))):
+        content = bytes([0, 0, 8, values.ndim])
+        content += b"".join(size.to_bytes(4, "big") for size in values.shape)
+        content += values.astype(np.uint8).tobytes()
+        for part in ("train", "t10k"):
+            (folder / f"{part}-{name}-ubyte").write_bytes(content)
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.refusals import raises
-from tfe_bench.__main__ import main
+from tfe_bench.__main__ import main, make_parser
 from tfe_bench.benchmarks.baselines import base
 from tfe_bench.benchmarks.baselines.base import (
     Baseline,
@@ -22,12 +23,14 @@ from tfe_bench.benchmarks.baselines.base import (
     BaselineResult,
     UnavailableBaseline,
 )
-from tfe_bench.benchmarks.baselines.mp_spdz import MpSpdz
+from tfe_bench.benchmarks.baselines.mp_spdz import MpSpdz, check_revealed
+from tfe_bench.benchmarks.baselines.scripts import workloads
 from tfe_bench.benchmarks.baselines.spu import Spu
 from tfe_bench.benchmarks.baselines.tf_encrypted import TfEncrypted
 from tfe_bench.cli import baselines as command
 from tfe_bench.cluster.links import NoNamespaces
 from tfe_bench.errors import UsageError
+from tfe_bench.models.datasets import mnist
 
 ANSWER = {
     "seconds": [0.5, 0.25],
@@ -56,7 +59,7 @@ def print_lines(*lines: str) -> str:
 @pytest.mark.parametrize(
     ("given", "code", "operation"),
     [
-        ({"workload": "softmax"}, "unknown-name", "workload"),
+        ({"workload": "tanh"}, "unknown-name", "workload"),
         ({"n": 0}, "number-out-of-range", "--n"),
         ({"n": 1 << 23}, "number-out-of-range", "--n"),
         ({"repeat": 0}, "number-out-of-range", "--repeat"),
@@ -233,3 +236,118 @@ def test_a_folder_that_is_no_environment_is_not_installed_into(tmp_path: Path) -
         isinstance(missing, UnavailableBaseline) and "is no virtual environment" in missing.reason
     )
     assert sorted(p.name for p in tmp_path.iterdir()) == ["letter.txt"]
+
+
+def test_a_step_in_plaintext_follows_the_gradient_of_the_loss() -> None:
+    images, labels, *weights = workloads.make_inputs("train", 8, 0)
+    stepped = workloads.compute_results("train", [images, labels, *weights])
+
+    def compute_loss(values: list[Any]) -> float:
+        hidden = images
+        for kernel, bias in zip(values[0:4:2], values[1:4:2], strict=True):
+            hidden = np.maximum(hidden @ kernel + bias, 0)
+        logits = hidden @ values[4] + values[5]
+        likely = logits - logits.max(1, keepdims=True)
+        return -float((labels * (likely - np.log(np.exp(likely).sum(1))[:, None])).sum()) / 8
+
+    for position, weight in enumerate(weights):
+        gradient = (weight - stepped[position]) / workloads.RATE
+        place = np.unravel_index(np.abs(gradient).argmax(), weight.shape)
+        change = [w.copy() for w in weights]
+        change[position][place] += 1e-6
+        slope = (compute_loss(change) - compute_loss(weights)) / 1e-6
+        assert slope == pytest.approx(gradient[place], rel=1e-3), position
+    _, velocities = workloads.step_weights(np, images, labels, weights, [1.0] * len(weights))
+    assert all(np.abs(v - workloads.MOMENTUM).max() < 0.1 for v in velocities)
+
+
+@pytest.mark.parametrize("workload", ["sort", "max", "relu", "matmul", "softmax", "train"])
+def test_all_systems_get_the_same_inputs_and_wrong_results_are_seen(workload: str) -> None:
+    first, again = (workloads.make_inputs(workload, 6, 30) for _ in range(2))
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    expected = workloads.compute_results(workload, first)
+    assert workloads.results_agree(workload, expected, expected, 1e-3)
+    assert not workloads.results_agree(workload, expected[1:], expected, 1e-3)
+    wrong = [e + 1.0 for e in expected[:1]] + expected[1:]
+    assert not workloads.results_agree(workload, wrong, expected, 1e-3)
+
+
+def test_our_training_reads_the_images_of_the_baselines(tmp_path: Path) -> None:
+    base.write_training_images(tmp_path, 5)
+    digits = mnist.load(tmp_path)
+    images, labels = workloads.make_inputs("train", 5, 0)[:2]
+    assert np.array_equal(digits.train_images.reshape(5, 784) / 255, images)
+    assert np.array_equal(digits.train_labels, labels.argmax(1))
+    assert len(digits.test_labels) == 5
+
+
+def test_our_commands_take_the_size_of_the_request(tmp_path: Path) -> None:
+    words = {
+        name: " ".join(command._own_command(BaselineRequest(name, 16, 3), tmp_path))
+        for name in base.WORKLOADS
+    }
+    assert words["matmul"] == "matmul --n 16 --repeat 3"
+    assert words["softmax"] == "softmax --shape 16x10 --repeat 3"
+    assert words["max"] == "max --shape 16x4 --repeat 3"
+    assert words["train"].startswith("train network-a --batch 16 --steps 4 ")
+    parser = make_parser()
+    assert all(parser.parse_args(line.split()) for line in words.values())
+
+
+# Lines that replicated-ring-party prints, shortened.
+_PRODUCT = "Time1 = 0.25 seconds (1.5 MB, 8 rounds)\nGlobal data sent = 12.5 MB (all parties)\n"
+_LOGITS = [0.5, -1.25, 2, 0, 1, 3.0625, -7.5, 0.25, 0.125, 1.5]
+
+
+def make_softmax_lines(shift: float = 0.0, subtract: int | None = None) -> str:
+    powers = np.exp(np.array(_LOGITS))
+    values = powers / powers.sum()
+    if subtract is not None:
+        values[subtract] -= 1
+    values[3] += shift
+    return (
+        f"{_PRODUCT}CHECK x0 {' '.join(map(str, _LOGITS))}\n"
+        f"CHECK y0 {' '.join(f'{v:.6g}' for v in values)}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("workload", "output", "correct"),
+    [
+        ("relu", _PRODUCT, None),
+        ("matmul", f"{_PRODUCT}CHECK c0 12.5001 12.5\n", True),
+        ("matmul", f"{_PRODUCT}CHECK c0 12.6 12.5\n", False),
+        ("matmul", f"{_PRODUCT}CHECK c0 12.5\n", False),
+        ("matmul", f"{_PRODUCT}CHECK c0 1.2.3 4\n", False),
+        ("matmul", _PRODUCT, False),
+        ("softmax", make_softmax_lines(), True),
+        ("softmax", make_softmax_lines(0.02), False),
+        ("softmax", make_softmax_lines(subtract=0), False),
+        ("train", make_softmax_lines(subtract=0), True),
+        ("train", make_softmax_lines(), False),
+        ("train", "CHECK x0 1 2\nCHECK y0 1 2\n", False),
+    ],
+)
+def test_revealed_values_of_mp_spdz_are_compared_with_the_plaintext(
+    workload: str, output: str, correct: bool | None
+) -> None:
+    assert check_revealed(workload, 1, output) is correct
+
+
+def test_mp_spdz_compiles_runs_and_cleans_up(tmp_path: Path) -> None:
+    (tmp_path / "Scripts").mkdir()
+    (tmp_path / "replicated-ring-party.x").write_text("")
+    programs = {
+        "compile.py": 'test "$1 $2" = "-R 64" && grep -q "c = a.dot(b)" Programs/Source/$3.mpc',
+        "Scripts/ring.sh": f"printf '%s' '{_PRODUCT}CHECK c0 2 2\nCHECK c1 3 3\n'",
+    }
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    result = MpSpdz(tmp_path).run(BaselineRequest("matmul", 2, 2))
+    assert isinstance(result, BaselineResult)
+    assert result.seconds == (0.25, 0.25) and result.bytes_sent == 12_500_000
+    assert result.correct is True
+    assert list((tmp_path / "Programs" / "Source").iterdir()) == []
+    short = MpSpdz(tmp_path).run(BaselineRequest("matmul", 3, 1))
+    assert isinstance(short, BaselineResult) and short.correct is False

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     )
     from tfe_bench.benchmarks.records import Record
 
-_WORKLOADS = ("sort", "max", "relu", "join")
+_WORKLOADS = ("sort", "max", "relu", "matmul", "softmax", "train", "join")
 _BASELINES = ("spu", "tf-encrypted", "mp-spdz")
 
 
@@ -30,7 +30,8 @@ def _add_baseline_options(p: argparse.ArgumentParser) -> None:
     common.add_option(
         p,
         "--n N",
-        "number of elements, of rows of 4, or of rows of each table (default: 1024)",
+        "number of elements, of rows of 4 (max) or 10 (softmax), of rows and columns (matmul), of "
+        "rows in a batch of network A (train), or of rows of each table (default: 1024)",
         type=int,
         default=1024,
     )
@@ -116,16 +117,31 @@ def _measure_ours(arguments: argparse.Namespace, request: BaselineRequest, bar: 
     """Measure the workload with the command of this project and return its record."""
     from tfe_bench.benchmarks import records
 
-    work = {
-        "max": ["max", "--shape", f"{request.n}x4"],
-        "join": ["relational", "join", "--rows", str(request.n)],
-    }.get(request.workload, [request.workload, "--n", str(request.n)])
     with tempfile.TemporaryDirectory(prefix="tfe_bench-") as folder:
         file = Path(folder) / "record.jsonl"
-        words = [*work, "--profile", request.profile]
-        words += ["--repeat", str(request.repeat)]
+        words = [*_own_command(request, Path(folder)), "--profile", request.profile]
         common.run_nested_command(arguments, words, file, bar)
         return records.read_records(file)[-1]
+
+
+def _own_command(request: BaselineRequest, folder: Path) -> list[str]:
+    """Return the command line of the workload; a training reads its images from the folder."""
+    n, repeat = request.n, ["--repeat", str(request.repeat)]
+    if request.workload == "max":
+        return ["max", "--shape", f"{n}x4", *repeat]
+    if request.workload == "softmax":
+        return ["softmax", "--shape", f"{n}x10", *repeat]
+    if request.workload == "join":
+        return ["relational", "join", "--rows", str(n), *repeat]
+    if request.workload == "train":
+        from tfe_bench.benchmarks.baselines import base
+
+        base.write_training_images(folder, n)
+        # the first step, which builds the graph, is not timed
+        steps = str(request.repeat + 1)
+        words = ["train", "network-a", "--batch", str(n), "--steps", steps, "--epochs", steps]
+        return [*words, "--data-dir", str(folder), "--discard"]
+    return [request.workload, "--n", str(n), *repeat]
 
 
 def _baselines_to_json(

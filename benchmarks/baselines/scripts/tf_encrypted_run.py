@@ -7,44 +7,91 @@ import importlib.metadata
 import json
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
+
+
+def make_operation(tfe: Any, workload: str, inputs: list[Any]) -> Callable[[], list[Any]]:
+    """Return a function that runs an operation and returns its revealed results."""
+    numpy: Any = importlib.import_module("numpy")
+    scaled = workload != "sort"
+    private = [tfe.define_private_variable(x.astype(float), apply_scaling=scaled) for x in inputs]
+    functions = {
+        "sort": lambda x: tfe.sort(x, axis=0),
+        "max": lambda x: tfe.reduce_max(x, axis=1),
+        "relu": tfe.relu,
+        "matmul": tfe.matmul,
+        "softmax": tfe.softmax,
+    }
+
+    @tfe.function  # type: ignore[untyped-decorator]
+    def work(*values: Any) -> Any:
+        return functions[workload](*values).reveal().to_native()
+
+    return lambda: [numpy.asarray(work(*private))]
+
+
+def make_training_step(tfe: Any, inputs: list[Any]) -> tuple[Callable[[], None], Any]:
+    """Return a function that takes a step, and one that reveals the weights."""
+    workloads: Any = importlib.import_module("workloads")
+    numpy: Any = importlib.import_module("numpy")
+    images, labels, *weights = inputs
+    layers = tfe.keras.layers
+    model = tfe.keras.Sequential()
+    model.add(layers.Flatten(batch_input_shape=images.shape))
+    for units in workloads.SIZES[1:]:
+        model.add(layers.Dense(units, activation=None, lazy_normalization=True))
+        if units != workloads.CLASSES:
+            model.add(layers.ReLU())
+    model.set_weights(weights)
+    loss = tfe.keras.losses.CategoricalCrossentropy(from_logits=True, lazy_normalization=True)
+    optimizer = tfe.keras.optimizers.SGD(learning_rate=workloads.RATE, momentum=workloads.MOMENTUM)
+    model.compile(optimizer, loss)
+    private = [tfe.define_private_variable(x) for x in (images, labels)]
+    step = model.make_train_function()
+
+    def take_step() -> None:
+        numpy.asarray(step(*private))  # the loss is revealed
+
+    def reveal_weights() -> list[Any]:
+        return [numpy.asarray(w.reveal().to_native()) for layer in model.weights for w in layer]
+
+    return take_step, reveal_weights
 
 
 def main() -> None:
     """Read the request, run it, print the answer."""
+    workloads: Any = importlib.import_module("workloads")
     request = json.load(sys.stdin)
-    numpy: Any = importlib.import_module("numpy")
     tfe: Any = importlib.import_module("tf_encrypted")
     protocol: Any = importlib.import_module("tf_encrypted.protocol")
     tfe.set_protocol(protocol.ABY3())
-    n, workload = request["n"], request["workload"]
-    rng = numpy.random.default_rng(1)
-    if workload == "sort":
-        x = rng.integers(-(2**30), 2**30, n).astype(float)
-        expected = numpy.sort(x)
+    n, workload, repeat = request["n"], request["workload"], request["repeat"]
+    inputs = workloads.make_inputs(workload, n, 30)
+    run: Callable[[], Any]
+    if workload == "train":
+        run, reveal_weights = make_training_step(tfe, inputs)
     else:
-        x = rng.uniform(-100, 100, (n, 4) if workload == "max" else n)
-        expected = x.max(axis=1) if workload == "max" else numpy.maximum(x, 0)
-    private = tfe.define_private_variable(x, apply_scaling=workload != "sort")
-
-    @tfe.function  # type: ignore[untyped-decorator]
-    def work(value: Any) -> Any:
-        if workload == "sort":
-            return tfe.sort(value, axis=0).reveal().to_native()
-        if workload == "max":
-            return tfe.reduce_max(value, axis=1).reveal().to_native()
-        return tfe.relu(value).reveal().to_native()
-
-    result = work(private)  # builds the graph
+        run = make_operation(tfe, workload, inputs)
+    results = run()  # builds the graph
     seconds = []
-    for _ in range(request["repeat"]):
+    for _ in range(repeat):
         started = time.perf_counter()
-        result = numpy.asarray(work(private))
+        results = run()
         seconds.append(time.perf_counter() - started)
+    if workload == "train":
+        weights: list[Any] = inputs[2:]
+        velocities: list[Any] = [0.0] * len(weights)
+        numpy: Any = importlib.import_module("numpy")
+        for _ in range(repeat + 1):
+            weights, velocities = workloads.step_weights(numpy, *inputs[:2], weights, velocities)
+        results, expected = reveal_weights(), weights
+    else:
+        expected = workloads.compute_results(workload, inputs)
     answer = {
         "seconds": seconds,
         "bytes_sent": None,
-        "correct": bool(numpy.allclose(result, expected, rtol=0, atol=1e-2)),
+        "correct": workloads.results_agree(workload, results, expected, 1e-2),
         "version": importlib.metadata.version("tf-encrypted"),
         "setting": "ABY3, one process, no network; revealing counted",
     }
