@@ -10,7 +10,11 @@ from typing import Any
 
 from tfe_bench.protocols.session import ops
 
-PRODUCTS = ("tfe_bench_ring_mat_mul", "tfe_bench_ring_conv2d")
+PRODUCTS = (
+    "tfe_bench_ring_mat_mul",
+    "tfe_bench_mat_mul_combined",
+    "tfe_bench_ring_conv2d",
+)
 _seeds = itertools.count()
 
 

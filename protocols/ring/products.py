@@ -140,12 +140,19 @@ def sum_elementwise_products(a: list[Any], b: list[Any]) -> Any:
 
 
 def sum_matrix_products(a: list[Any], b: list[Any]) -> Any:
-    """Return the sum of the matrix products of paired tensors over Z_2^64. Local."""
+    """Return the sum of the matrix products of paired tensors over Z_2^64. Local.
+
+    Combined weights (`tensor_ops.combine_terms`) are not stored: the kernel computes them in
+    blocks, where it multiplies them.
+    """
     if not (tensor_ops.is_concrete(a[0]) and tensor_ops.is_concrete(b[0])):
         left, right = a[0].shape, b[0].shape
         lead = np.broadcast_shapes(left[:-2], right[:-2])
         shape = [*lead, left[-2], right[-1]]
         return tensor_ops.symbolic_result(shape, *a, *b, work=math.prod([*shape, left[-1]]))
+    terms = tensor_ops.get_combined_terms(b[0]) if len(b) == 1 and b[0].shape.rank == 2 else None
+    if terms is not None:
+        return ops.module().tfe_bench_mat_mul_combined(a=a[0], bits=count_read_bits(), **terms)
     return ops.module().tfe_bench_ring_mat_mul(a=a, b=b, bits=count_read_bits())
 
 

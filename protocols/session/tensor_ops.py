@@ -371,6 +371,20 @@ def combine_terms(*terms: tuple[int, Tensor]) -> Tensor:
     return result
 
 
+def get_combined_terms(tensor: Tensor) -> dict[str, Any] | None:
+    """Return the arguments of the op that made a tensor by `combine_terms`, or None."""
+    source = tensor.op if hasattr(tensor, "op") else None
+    if source is None or source.type != "TfeBench>Combine":
+        return None
+    inputs, count = list(source.inputs), source.get_attr("N")
+    return {
+        "words": inputs[:count],
+        "seeds": inputs[count:-1],
+        "shape": inputs[-1],
+        "factors": source.get_attr("factors"),
+    }
+
+
 def _binary_node(name: str, python_operator: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
     """Apply a TensorFlow op to two tensors, or Python's operator to anything else."""
     if is_tensor(a) and is_tensor(b):

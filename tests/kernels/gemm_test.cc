@@ -71,14 +71,25 @@ std::string Try(const ParallelFor& parallel, int64_t m, int64_t n, int64_t k, in
       want[i * ldc + j] = sum;
     }
   }
-  for (const auto& [isa, bits] : paths) {
+  // A source gives a b without gaps, word for word.
+  const std::function<void(int64_t, int64_t, uint64_t*)> source = [&](int64_t first, int64_t count,
+                                                                     uint64_t* out) {
+    for (int64_t i = 0; i < count; ++i) out[i] = b[(first + i) / n * ldb + (first + i) % n];
+  };
+  for (const auto& [isa, bits] : paths)
+  for (const bool is_computed : {false, true}) {
     Words c = before;
-    if (isa == nullptr) {
+    if (isa == nullptr && is_computed) {
+      tfe_bench::Gemm(bits, m, n, k, a.data(), lda, source, c.data(), ldc, accumulate, parallel);
+    } else if (isa == nullptr) {
       tfe_bench::Gemm(bits, m, n, k, a.data(), lda, b.data(), ldb, c.data(), ldc, accumulate,
                       parallel);
     } else {
       tfe_bench::internal::GemmWith(
-          *isa, {m, n, k, a.data(), lda, b.data(), ldb, c.data(), ldc, accumulate}, parallel);
+          *isa,
+          {m, n, k, a.data(), lda, is_computed ? nullptr : b.data(), ldb, c.data(), ldc, accumulate,
+           is_computed ? &source : nullptr},
+          parallel);
     }
     for (size_t at = 0; at < c.size(); ++at) {
       const bool is_gap = static_cast<int64_t>(at) % ldc >= n;
@@ -86,7 +97,7 @@ std::string Try(const ParallelFor& parallel, int64_t m, int64_t n, int64_t k, in
       if (wrong == 0) continue;
       std::ostringstream text;
       text << "m=" << m << " n=" << n << " k=" << k << " gap=" << gap
-           << " accumulate=" << accumulate << " bits=" << bits
+           << " accumulate=" << accumulate << " bits=" << bits << " computed=" << is_computed
            << " by " << (isa == nullptr ? "choice" : isa->name) << ": wrong at row " << at / ldc
            << " column " << at % ldc;
       return text.str();

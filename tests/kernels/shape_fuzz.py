@@ -116,6 +116,7 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "LutDeal": _LUT,
     "LutNode": {**_LUT, "level": 0},
     "LutExchange": _LUT,
+    "MatMulCombined": {"N": 1, "S": 1, "factors": [2, -1], "bits": 48},
     "Mask": _MASK,
     "PackBits": {},
     "PackMasked": {**_MASK, "width": 5, "subtract": True},
@@ -169,6 +170,7 @@ PRODUCTS: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
 FITTING: dict[str, list[tuple[int, ...]]] = {
     "Combine": [(3, 5), (16,), (3, 5)],
     "ExpandSeed": [(16,), (3, 5)],
+    "MatMulCombined": [(2, 3), (3, 5), (16,), (3, 5)],
     "Permute": [(1, 1, 1), (1, 1)],
     "PlaceCells": [(4, 64)],
     "SelectDeal": [(1,), (1,), (1,), (0,), (0,)],

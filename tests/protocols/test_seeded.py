@@ -10,7 +10,7 @@ import pytest
 from tests.graphs import keep_python_graphs
 from tfe_bench.cluster import seeds
 from tfe_bench.cluster.simulate import reconstruct, simulate
-from tfe_bench.protocols.ring import arithmetic
+from tfe_bench.protocols.ring import arithmetic, products
 from tfe_bench.protocols.session import seeded
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.seeded import Seeded
@@ -87,6 +87,37 @@ def test_a_graph_takes_seeds_and_makes_masks_when_it_wants_them(
     np.testing.assert_array_equal(sim.value(lambda out: out[0]), (x * x) @ w)
     for party, (_, waiting) in enumerate(sim.outputs):
         assert len(waiting) == (2 if party == dealer else 1) and all(waiting)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 40])
+@pytest.mark.parametrize("dealer", range(3))
+def test_a_product_before_a_truncation_computes_the_combined_weights_itself(
+    dealer: int, rows: int, rng: np.random.Generator
+) -> None:
+    x, w = rng.integers(-(2**12), 2**12, (2, rows, 70)), rng.integers(-(2**12), 2**12, (70, 45))
+
+    def program(party: Party, x: Shared) -> Any:
+        def product(own: Seeded, x: Shared) -> Shared:
+            terms = [
+                products.BilinearShareProduct(
+                    x, seeded.expand_masks(own, [x]), products.sum_matrix_products
+                )
+            ]
+            return products.exchange_truncated_sum(party, "product", terms, None, 4, 40)[0]
+
+        f = party.function(product)
+        result = f(hold_input(party.index, w, dealer=dealer), x)
+        (graph,) = f._traced.values()
+        concrete: Any = graph.concrete
+        types = [op.type for op in concrete.graph.get_operations()]
+        return result, types
+
+    with keep_python_graphs():
+        sim = simulate(program, x, dealer=dealer)
+    result = (sim.value(lambda out: out[0]) + 2**39) % 2**40 - 2**39
+    assert np.abs(result - (x @ w) / 16).max() < 2
+    for _, types in sim.outputs:
+        assert "TfeBench>MatMulCombined" in types and "TfeBench>RingMatMul" not in types
 
 
 def test_what_holds_seeds_becomes_no_text_and_no_number() -> None:

@@ -18,6 +18,7 @@ namespace {
 
 constexpr int64_t kRowsPerBlock = 128;       // of a, packed: 128 KiB with kc = 128
 constexpr int64_t kPackedB = int64_t{1} << 19;  // words of b packed at a time: 4 MiB
+constexpr int64_t kFilledWords = int64_t{1} << 16;  // of b filled at a time: 512 KiB
 constexpr int64_t kUnits = 16;               // pieces of work to aim at, for up to 8 threads
 constexpr int64_t kDotDepth = 512;           // of k per dot block: ten columns of b stay in L1
 
@@ -123,40 +124,92 @@ void MultiplyPieces(const GemmIsa& isa, const GemmArgs& g, const uint64_t* packe
   });
 }
 
+// Rows [p, p + rows) and columns [j, j + columns) of b from its source, without gaps.
+void FillRows(const GemmArgs& g, int64_t p, int64_t rows, int64_t j, int64_t columns,
+              uint64_t* out) {
+  if (columns == g.n) return (*g.source)(p * g.n, rows * g.n, out);
+  for (int64_t r = 0; r < rows; ++r) (*g.source)((p + r) * g.n + j, columns, out + r * columns);
+}
+
+// fill(p, rows) for all rows of b, on several threads; a word costs two cycles.
+template <typename Fill>
+void FillInBlocks(int64_t k, int64_t rows, int64_t columns, const ParallelFor& parallel, Fill fill) {
+  parallel(CeilDiv(k, rows), 2 * rows * columns, [&](int64_t begin, int64_t end) {
+    for (int64_t p = begin * rows; p < std::min(end * rows, k); p += rows) {
+      fill(p, std::min(rows, k - p));
+    }
+  });
+}
+
+// Packs rows [p, p + part.k) and columns [j, j + part.n) of g's b, of which `part` has the words
+// unless a source does.
+void PackB(const GemmIsa& isa, const GemmArgs& g, const GemmArgs& part, int64_t p, int64_t j,
+           uint64_t* packed, const ParallelFor& parallel) {
+  const int64_t panels = CeilDiv(part.n, isa.nr);
+  // Where row `row` of the panel that begins with `column` is.
+  const auto place = [&](int64_t row, int64_t column) {
+    const int64_t slice = row / isa.kc * isa.kc, depth = std::min(isa.kc, part.k - slice);
+    const int64_t before = (row - slice) * isa.nr;
+    return packed + slice * panels * isa.nr + column * PackedDepth(isa, depth) +
+           (isa.pack_b != nullptr ? before * isa.bits / 64 : before);
+  };
+  if (g.source == nullptr) {
+    const int64_t slices = CeilDiv(part.k, isa.kc);
+    // A word copied costs about half a cycle.
+    parallel(slices * panels, isa.kc * isa.nr / 2, [&](int64_t begin, int64_t end) {
+      for (int64_t unit = begin; unit < end; ++unit) {
+        const int64_t row = unit / panels * isa.kc;
+        const int64_t column = unit % panels * isa.nr;
+        PackPanelOfB(isa, std::min(isa.nr, part.n - column), std::min(isa.kc, part.k - row),
+                     part.b + row * part.ldb + column, part.ldb, place(row, column));
+      }
+    });
+    return;
+  }
+  int64_t rows = isa.kc;
+  while (rows > isa.ku && rows * part.n > kFilledWords) rows /= 2;
+  FillInBlocks(part.k, rows, part.n, parallel, [&](int64_t row, int64_t count) {
+    const Scratch filled(Scratch::kA, count * part.n);
+    FillRows(g, p + row, count, j, part.n, filled.data());
+    for (int64_t column = 0; column < part.n; column += isa.nr) {
+      PackPanelOfB(isa, std::min(isa.nr, part.n - column), count, filled.data() + column, part.n,
+                   place(row, column));
+    }
+  });
+}
+
 void MultiplyByTiles(const GemmIsa& isa, const GemmArgs& g, const ParallelFor& parallel) {
   // Else each element is used too few times.
   const bool pack_b = isa.pack_b != nullptr || g.m >= 3 * isa.mr;
   const bool pack_a = isa.pack_a != nullptr || g.n > 3 * isa.nr;
-  if (!pack_b) return MultiplyPieces(isa, g, nullptr, pack_a, parallel);
+  if (!pack_b && g.source == nullptr) return MultiplyPieces(isa, g, nullptr, pack_a, parallel);
 
   const int64_t columns_at_once =
       std::min(CeilDiv(g.n, isa.nr) * isa.nr, kPackedB / isa.kc / isa.nr * isa.nr);
   const int64_t depth_at_once = kPackedB / columns_at_once / isa.kc * isa.kc;
   const Scratch scratch(Scratch::kB, columns_at_once * PackedDepth(isa, std::min(depth_at_once, g.k)));
-  uint64_t* const packed = scratch.data();
+  uint64_t* const words = scratch.data();
   for (int64_t j = 0; j < g.n; j += columns_at_once) {
     for (int64_t p = 0; p < g.k; p += depth_at_once) {
       GemmArgs part = g;
       part.n = std::min(columns_at_once, g.n - j);
       part.k = std::min(depth_at_once, g.k - p);
       part.a += p;
-      part.b += p * g.ldb + j;
       part.c += j;
       part.accumulate = g.accumulate || p > 0;
-      const int64_t panels = CeilDiv(part.n, isa.nr);
-      const int64_t slices = CeilDiv(part.k, isa.kc);
-      // A word copied costs about half a cycle.
-      parallel(slices * panels, isa.kc * isa.nr / 2, [&](int64_t begin, int64_t end) {
-        for (int64_t unit = begin; unit < end; ++unit) {
-          const int64_t row = unit / panels * isa.kc;
-          const int64_t column = unit % panels * isa.nr;
-          const int64_t depth = std::min(isa.kc, part.k - row);
-          PackPanelOfB(isa, std::min(isa.nr, part.n - column), depth,
-                       part.b + row * part.ldb + column, part.ldb,
-                       packed + row * panels * isa.nr + column * PackedDepth(isa, depth));
-        }
-      });
-      MultiplyPieces(isa, part, packed, pack_a, parallel);
+      if (g.source == nullptr) part.b += p * g.ldb + j;
+      if (pack_b) {
+        PackB(isa, g, part, p, j, words, parallel);
+        MultiplyPieces(isa, part, words, pack_a, parallel);
+      } else {
+        const int64_t rows = std::max<int64_t>(1, kFilledWords / part.n);
+        FillInBlocks(part.k, rows, part.n, parallel, [&](int64_t row, int64_t count) {
+          FillRows(g, p + row, count, j, part.n, words + row * part.n);
+        });
+        part.b = words;
+        part.ldb = part.n;
+        MultiplyPieces(isa, part, nullptr, pack_a, parallel);
+      }
     }
   }
 }
@@ -270,7 +323,16 @@ void GemmWith(const GemmIsa& isa, const GemmArgs& g, const ParallelFor& parallel
     for (int64_t i = 0; i < g.m && !g.accumulate; ++i) std::fill_n(g.c + i * g.ldc, g.n, 0);
     return;
   }
-  if (WorthSplittingDepth(g)) {
+  if (g.source != nullptr && (WorthSplittingDepth(g) || DotsAreCheaper(isa, g))) {
+    // Few columns: all of b is computed first.
+    const std::unique_ptr<uint64_t[]> b(new uint64_t[static_cast<size_t>(g.k * g.n)]);
+    FillRows(g, 0, g.k, 0, g.n, b.get());
+    GemmArgs h = g;
+    h.b = b.get();
+    h.ldb = g.n;
+    h.source = nullptr;
+    GemmWith(isa, h, parallel);
+  } else if (WorthSplittingDepth(g)) {
     MultiplySplittingDepth(isa, g, parallel);
   } else {
     Multiply(isa, g, parallel);
@@ -310,6 +372,13 @@ void Gemm(int bits, int64_t m, int64_t n, int64_t k, const uint64_t* a, int64_t 
           const uint64_t* b, int64_t ldb, uint64_t* c, int64_t ldc, bool accumulate,
           const ParallelFor& parallel) {
   const internal::GemmArgs g = {m, n, k, a, lda, b, ldb, c, ldc, accumulate};
+  internal::GemmWith(internal::ChooseIsa(bits, g), g, parallel);
+}
+
+void Gemm(int bits, int64_t m, int64_t n, int64_t k, const uint64_t* a, int64_t lda,
+          const WordSource& b, uint64_t* c, int64_t ldc, bool accumulate,
+          const ParallelFor& parallel) {
+  const internal::GemmArgs g = {m, n, k, a, lda, nullptr, n, c, ldc, accumulate, &b};
   internal::GemmWith(internal::ChooseIsa(bits, g), g, parallel);
 }
 

@@ -3,6 +3,7 @@
 #define TFE_BENCH_PROTOCOLS_KERNELS_CORE_GEMM_H_
 
 #include <cstdint>
+#include <functional>
 
 #include "protocols/kernels/core/parallel.h"
 
@@ -17,6 +18,15 @@ namespace tfe_bench {
 // shares of any value are uniformly distributed at each party.
 void Gemm(int bits, int64_t m, int64_t n, int64_t k, const uint64_t* a, int64_t lda,
           const uint64_t* b, int64_t ldb, uint64_t* c, int64_t ldc, bool accumulate,
+          const ParallelFor& parallel);
+
+// Writes words [first, first + count) of a row-major matrix; several threads may call it at once.
+using WordSource = std::function<void(int64_t first, int64_t count, uint64_t* out)>;
+
+// As above for a b [k,n] that a source computes: block by block, where a block is multiplied. Each word
+// is computed once.
+void Gemm(int bits, int64_t m, int64_t n, int64_t k, const uint64_t* a, int64_t lda,
+          const WordSource& b, uint64_t* c, int64_t ldc, bool accumulate,
           const ParallelFor& parallel);
 
 // Multiplies small matrices by each instruction set that Gemm may choose here, and by portable code.

@@ -3,6 +3,7 @@
 #define TFE_BENCH_PROTOCOLS_KERNELS_CORE_GEMM_ISA_H_
 
 #include <cstdint>
+#include <functional>
 
 namespace tfe_bench {
 namespace internal {
@@ -26,7 +27,7 @@ struct GemmBlock {
   bool accumulate;
 };
 
-// The arguments of Gemm; of a dot product, b[n,k] transposed, vectorized along k: for few columns.
+// The arguments of Gemm, with b or a source of it; of a dot product, b[n,k] transposed, vectorized along k: for few columns.
 struct GemmArgs {
   int64_t m, n, k;
   const uint64_t* a;
@@ -36,6 +37,7 @@ struct GemmArgs {
   uint64_t* c;
   int64_t ldc;
   bool accumulate;
+  const std::function<void(int64_t, int64_t, uint64_t*)>* source = nullptr;  // (a WordSource)
 };
 
 struct GemmIsa {

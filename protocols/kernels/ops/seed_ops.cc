@@ -3,6 +3,8 @@
 #include <vector>
 
 #include "protocols/kernels/core/aes_ctr.h"
+#include "protocols/kernels/core/combine.h"
+#include "protocols/kernels/core/gemm.h"
 #include "protocols/kernels/ops/kernel.h"
 
 namespace tfe_bench {
@@ -46,36 +48,65 @@ class CombineOp : public Kernel {
   explicit CombineOp(OpKernelConstruction* c) : Kernel(c) { ReadAttrs(c, "factors", &factors_); }
 
   void Work(OpKernelContext* context) override {
+    TensorShape shape;
+    const Combination sum = ReadSum(context, &shape);
+    uint64_t* to = Words(Allocate(context, 0, shape));
+    ParallelRange(context, shape.num_elements(), 2 * factors_.size() + 1,
+                  [&](int64_t begin, int64_t end) { sum.Fill(begin, end - begin, to + begin); });
+  }
+
+ protected:
+  Combination ReadSum(OpKernelContext* context, TensorShape* shape) const {
     OpInputList words, seeds;
     Require(context->input_list("words", &words));
     Require(context->input_list("seeds", &seeds));
     Require(static_cast<int>(factors_.size()) == words.size() + seeds.size(),
             "Combine expects a factor for each tensor and seed");
-    const TensorShape shape = ShapeFrom(context->input(words.size() + seeds.size()));
-    const int64_t n = shape.num_elements();
-    for (const Tensor& x : words) Require(x.shape() == shape, "Combine expects one shape");
-    std::vector<AesKey> keys;
-    for (const Tensor& seed : seeds) keys.push_back(KeyFrom(seed));
-    uint64_t* sum = Words(Allocate(context, 0, shape));
-    Chunks(context, n, 2 * words.size() + 4 * seeds.size(), [&](int64_t first, int64_t count) {
-      alignas(64) uint64_t part[kChunk];
-      uint64_t* to = sum + first;
-      std::fill(to, to + count, 0);
-      for (size_t f = 0; f < factors_.size(); ++f) {
-        const uint64_t factor = static_cast<uint64_t>(factors_[f]);
-        const uint64_t* from = part;
-        if (f < static_cast<size_t>(words.size())) {
-          from = Words(words[f]) + first;
-        } else {
-          Stream(keys[f - words.size()], first, count, part);
-        }
-        for (int64_t i = 0; i < count; ++i) to[i] += factor * from[i];
-      }
-    });
+    *shape = ShapeFrom(context->input(context->num_inputs() - 1));
+    Combination sum;
+    auto factor = factors_.begin();
+    for (const Tensor& x : words) {
+      Require(x.shape() == *shape, "Combine expects one shape");
+      sum.AddWords(*factor++, Words(x));
+    }
+    for (const Tensor& seed : seeds) {
+      Require(seed.NumElements() == 16, "TfeBench: a seed has 16 bytes");
+      sum.AddStream(*factor++, Bytes(seed));
+    }
+    return sum;
   }
 
  private:
   std::vector<int64_t> factors_;
+};
+
+// A matrix product whose right factor is such a sum: its words are computed where they are multiplied.
+class MatMulCombinedOp : public CombineOp {
+ public:
+  explicit MatMulCombinedOp(OpKernelConstruction* c) : CombineOp(c), bits_(WidthAttr(c, "bits")) {}
+
+  void Work(OpKernelContext* context) override {
+    TensorShape right;
+    const Combination sum = ReadSum(context, &right);
+    const Tensor& a = context->input(0);
+    TensorShape shape = a.shape();
+    Require(shape.dims() >= 2 && right.dims() == 2 &&
+                shape.dim_size(shape.dims() - 1) == right.dim_size(0),
+            "MatMulCombined: the shapes do not fit each other");
+    const int64_t k = right.dim_size(0), n = right.dim_size(1);
+    shape.RemoveLastDims(1);
+    const int64_t rows = shape.num_elements();
+    std::vector<int64_t> dims;
+    for (const int64_t size : shape.dim_sizes()) dims.push_back(size);
+    dims.push_back(n);
+    uint64_t* c = Words(Allocate(context, 0, ShapeOf(dims)));
+    Gemm(bits_, rows, n, k, Words(a), k,
+         [&sum](int64_t first, int64_t count, uint64_t* out) { sum.Fill(first, count, out); }, c, n,
+         false, ParallelIn(context));
+  }
+
+ private:
+  const int bits_;
 };
 
 // The words of cluster/seeds.py's `expand`, in a shape.
@@ -93,6 +124,22 @@ absl::Status CombineShape(InferenceContext* c) {
 TFE_BENCH_OP("Combine", CombineOp,
     "words: N * int64, seeds: S * uint8, shape: int64 -> sum: int64",
     "N: int >= 0; S: int >= 0; factors: list(int)", CombineShape);
+
+absl::Status MatMulCombinedShape(InferenceContext* c) {
+  ShapeHandle rows, right;
+  TF_RETURN_IF_ERROR(c->WithRankAtLeast(c->input(0), 2, &rows));
+  TF_RETURN_IF_ERROR(c->MakeShapeFromShapeTensor(c->num_inputs() - 1, &right));
+  TF_RETURN_IF_ERROR(c->WithRank(right, 2, &right));
+  TF_RETURN_IF_ERROR(c->Subshape(rows, 0, -1, &rows));
+  TF_RETURN_IF_ERROR(c->Concatenate(rows, c->Vector(c->Dim(right, 1)), &rows));
+  c->set_output(0, rows);
+  return absl::OkStatus();
+}
+
+// a times the sum of the shape [k, n] that Combine would give: the low `bits` bits are right.
+TFE_BENCH_OP("MatMulCombined", MatMulCombinedOp,
+    "a: int64, words: N * int64, seeds: S * uint8, shape: int64 -> c: int64",
+    "N: int >= 0; S: int >= 0; factors: list(int); bits: int", MatMulCombinedShape);
 
 }  // namespace
 }  // namespace tfe_bench
