@@ -6,7 +6,7 @@ The classes of the cluster layer provide jobs and programs.  These subclasses ad
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cluster import client, launch
@@ -70,6 +70,26 @@ class _ModelJobs(client.Client):
             check_range=check_range,
         )
         return outputs
+
+    def predict_stream(
+        self, private: str | PrivateModel, requests: Iterable[Any], in_flight: int = 4, **more: Any
+    ) -> Iterator[Any]:
+        """Yield a model's outputs for each request, in order, with several requests in flight.
+
+        Args:
+            private: the result of `tfe_bench.convert`, or the name of a deployed model.
+            requests: private images of each request; read while earlier requests run.
+            in_flight: largest number of requests at a time, 1 to 64.
+            more: batch, profile and check_range of `predict`.
+
+        Raises:
+            UsageError, RangeError, PolicyError: as `predict`, after the outputs of all earlier
+                requests.
+        """
+        from tfe_bench.models.inference import stream
+
+        results = stream.predict_stream(self, private, requests, in_flight=in_flight, **more)
+        return (outputs for outputs, _ in results)
 
     def generate(
         self, private: str | PrivateModel, prompt: Any, tokens: int = 20, **options: Any

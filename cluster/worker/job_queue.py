@@ -1,4 +1,7 @@
-"""The order in which a worker's jobs run: first come, first served, one at a time.
+"""The order in which a worker's jobs run: one at a time, and clients take turns.
+
+The next job is the first one of the client whose last turn is longest ago.  So a client that keeps
+many jobs in flight delays another client's job by one of its own.
 
 Party 0's queue determines the order of all three: it starts a job at the others when the job's
 turn comes.  Their queues only count, to enforce each operator's limits.
@@ -62,6 +65,8 @@ class JobQueue:
         self._slots: list[QueueSlot] = []
         self._changed = threading.Condition()
         self._closed = False
+        self._turns = 0
+        self._last_turns: dict[str, int] = {}
 
     def enter(self, client: str) -> QueueSlot:
         """Add a slot at the end.
@@ -173,16 +178,34 @@ class JobQueue:
             self._report_positions()
 
     def take_next(self) -> QueueSlot | None:
-        """Wait for the first ready job and mark it as running; None if the queue is closed."""
+        """Wait for the next ready job and mark it as running; None if the queue is closed."""
         with self._changed:
             while not self._closed:
-                for slot in self._slots:
-                    if slot.is_waiting:
-                        slot.running = True
-                        self._report_positions()
-                        return slot
+                for slot in self._order_waiting()[:1]:
+                    self._turns += 1
+                    self._last_turns[slot.client] = self._turns
+                    slot.running = True
+                    self._report_positions()
+                    return slot
                 self._changed.wait()
             return None
+
+    def _order_waiting(self, other: QueueSlot | None = None) -> list[QueueSlot]:
+        """Return the waiting slots in the order of their turns.
+
+        Args:
+            other: a slot that counts as waiting.
+        """
+        waiting = [slot for slot in self._slots if slot.is_waiting or slot is other]
+        turns, last_turns = self._turns, dict(self._last_turns)
+        ordered: list[QueueSlot] = []
+        while waiting:
+            slot = min(waiting, key=lambda slot: last_turns.get(slot.client, 0))
+            waiting.remove(slot)
+            turns += 1
+            last_turns[slot.client] = turns
+            ordered.append(slot)
+        return ordered
 
     def list_waiting(self) -> list[QueueSlot]:
         """Return the slots that could run now, in order."""
@@ -220,14 +243,14 @@ class JobQueue:
     def _count_before(self, slot: QueueSlot) -> int:
         if slot.running or slot.over or slot not in self._slots:
             return 0
-        earlier = self._slots[: self._slots.index(slot)]
-        return sum(
-            other.running or (other.is_waiting and other in earlier) for other in self._slots
-        )
+        running = sum(other.running for other in self._slots)
+        return running + self._order_waiting(slot).index(slot)
 
     def _report_positions(self) -> None:
+        running = sum(slot.running for slot in self._slots)
+        waiting = self._order_waiting()
         for slot in self._slots:
-            before = self._count_before(slot)
+            before = running + waiting.index(slot) if slot.is_waiting else 0
             if slot.ready and before != slot._reported:
                 slot._reported = before
                 slot.on_move(before)

@@ -19,6 +19,7 @@ from tests.refusals import raises
 from tfe_bench.cluster import handshake, wire
 from tfe_bench.cluster.client import Client, new_job
 from tfe_bench.cluster.requests import LateInput, PrivateInput
+from tfe_bench.cluster.worker.job_queue import JobQueue, QueueSlot
 from tfe_bench.cluster.worker_calls import WorkerCall, end_calls
 from tfe_bench.errors import PolicyError, QueueFull, UsageError
 
@@ -131,6 +132,63 @@ def test_chunks_are_whole_so_that_a_trickle_is_no_way_to_hold_a_place(trio: Trio
     assert "incomplete or too long" in lame.read_error(1)["message"]
     lame.leave()
     wait_until(trio.idle, "its place is free", 30)
+
+
+def test_a_client_that_keeps_jobs_in_flight_without_end_is_bounded_and_others_take_turns(
+    trio: Trio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flooding, guest = trio.client("analyst"), trio.client("guest")
+    events: list[tuple[str, str]] = []
+    set_ready, take_next = JobQueue.set_ready, JobQueue.take_next
+
+    def record_ready(self: JobQueue, slot: QueueSlot) -> None:
+        events.append(("ready", slot.client))
+        set_ready(self, slot)
+
+    def record_turn(self: JobQueue) -> QueueSlot | None:
+        slot = take_next(self)
+        if slot is not None:
+            events.append(("turn", slot.client))
+        return slot
+
+    monkeypatch.setattr(JobQueue, "set_ready", record_ready)
+    monkeypatch.setattr(JobQueue, "take_next", record_turn)
+    stop = threading.Event()
+    refusals: list[QueueFull] = []
+    failures: list[BaseException] = []
+
+    def flood() -> None:
+        while not stop.is_set():
+            try:
+                _check_job_runs(flooding)
+            except QueueFull as error:
+                refusals.append(error)
+            except BaseException as error:
+                failures.append(error)
+                return
+
+    threads = [threading.Thread(target=flood) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: refusals and ("turn", "analyst") in events, "the client is refused")
+    for _ in range(5):
+        _check_job_runs(guest)
+        most = max(sum(s.client == "analyst" for s in w._host.queue._slots) for w in trio.workers)
+        assert most <= 2  # (LIMITS)
+    stop.set()
+    for thread in threads:
+        thread.join(60)
+    assert not failures, failures
+    assert "max_jobs_per_client" in str(refusals[0])
+    waited = 0
+    for kind, client in events[events.index(("ready", "guest")) :]:
+        if (kind, client) == ("ready", "guest"):
+            waited = 0
+        elif (kind, client) == ("turn", "guest"):
+            assert waited <= 2  # (one may be taken at this moment)
+        elif kind == "turn":
+            waited += 1
+    wait_until(trio.idle, "the places are free", 30)
 
 
 def test_a_late_input_that_never_comes_ends_the_job_that_waits_for_it(trio: Trio) -> None:

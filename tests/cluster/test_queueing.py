@@ -1,4 +1,4 @@
-"""The order of jobs: first come, first served, within limits."""
+"""The order of jobs: clients take turns, each first come, first served, within limits."""
 
 from __future__ import annotations
 
@@ -37,6 +37,48 @@ def test_ready_jobs_run_in_the_order_in_which_they_came() -> None:
         order.append(turn)
         queue.finish_turn(turn)
     assert order == [first, second, third]
+
+
+def test_a_client_with_many_jobs_delays_another_ones_job_by_one_of_its_own() -> None:
+    queue = _make_queue(0, 16, 8)
+    order: list[str] = []
+    positions: list[int] = []
+
+    def submit(client: str) -> None:
+        queue.set_ready(_enter_queue(queue, client, positions if client == "one" else None))
+
+    for _ in range(8):
+        submit("many")
+    for i in range(6):
+        if i == 2:
+            submit("one")  # behind six waiting jobs of the other client
+        turn = queue.take_next()
+        assert turn is not None
+        order.append(turn.client)
+        queue.finish_turn(turn)
+        queue.release_slot(turn)
+        if turn.client == "many":
+            submit("many")  # it keeps as many in flight as it may
+            with raises(QueueFull, "too-many-jobs", operation="max_jobs_per_client", expected=8):
+                queue.enter("many")
+    assert order == ["many", "many", "one", "many", "many", "many"]
+    assert positions == []  # (nothing before it: no turn was under way)
+
+
+def test_three_clients_take_turns_and_each_ones_jobs_keep_their_order() -> None:
+    queue = _make_queue(0, 16, 8)
+    slots = {name: [queue.enter(name) for _ in range(3)] for name in ("a", "b", "c")}
+    for name in ("a", "b", "c"):
+        for slot in slots[name]:
+            queue.set_ready(slot)
+    assert [queue.count_before(slot) for slot in slots["b"]] == [1, 4, 7]
+    taken = []
+    for _ in range(9):
+        turn = queue.take_next()
+        assert turn is not None
+        taken.append(turn)
+        queue.finish_turn(turn)
+    assert taken == [slots[name][i] for i in range(3) for name in ("a", "b", "c")]
 
 
 def test_a_job_that_a_worker_lacks_is_overtaken() -> None:

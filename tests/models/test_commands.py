@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from pathlib import Path
@@ -121,6 +122,13 @@ def test_bad_deployments_and_questions_are_refused(
         (2, "neither", ("predict", "a")),
         (2, "both", ("predict", "a", "--image", "x", "--input", "y")),
         (2, "[unsupported-file-type]", ("predict", "a", "--image", "x", "--output", "x.txt")),
+        (2, "[option-requires-option]", ("predict", "a", "--input", "-")),
+        (2, "[option-requires-option]", ("predict", "a", "--input", "x", "--in-flight", "2")),
+        (
+            2,
+            "[conflicting-options]",
+            ("predict", "a", "--input", "x", "--stream", "--output", "y.npy"),
+        ),
         (2, "--client requires", ("models", "--client", "owner")),
     ):
         check_failure(capsys, code, word, *arguments, *where)
@@ -128,7 +136,10 @@ def test_bad_deployments_and_questions_are_refused(
 
 
 def test_owners_deploy_and_clients_ask_by_commands(
-    hosts: Hosts, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    hosts: Hosts,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     where = ("--cluster", str(hosts.cluster), "--json", "--client")
 
@@ -171,6 +182,22 @@ def test_owners_deploy_and_clients_ask_by_commands(
     assert file.stat().st_mode & 0o777 == 0o600
 
     there = ("--cluster", str(hosts.cluster), "--client")
+    pictures = np.concatenate([pixels * (i / 8) for i in range(9)])
+    np.save(tmp_path / "many.npy", pictures)
+    sources = (
+        ("--input", str(tmp_path / "many.npy"), "--batch", "2"),
+        ("--input", str(tmp_path / "many.npy"), "--in-flight", "3"),
+        (),
+    )
+    lines = "".join(f"{json.dumps(picture.tolist())}\n" for picture in pictures)
+    expected = np.asarray(zoo.build("network-a").keras(pictures))
+    for source in sources:
+        monkeypatch.setattr("sys.stdin", io.StringIO(lines))
+        assert main(["predict", "digits", "--stream", *source, *there, "hospital"]) == 0
+        out, err = capsys.readouterr()
+        streamed = [json.loads(line) for line in out.splitlines()]
+        np.testing.assert_allclose(streamed, expected, rtol=0, atol=2e-3)
+        assert f"9 samples in {5 if '--batch' in source else 9} requests" in err
     check_failure(
         capsys,
         2,

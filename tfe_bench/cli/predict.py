@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cli import common, stored_objects
+from tfe_bench.cli import common, prediction_stream, stored_objects
 from tfe_bench.cli.data import files
 from tfe_bench.errors import UsageError
 
@@ -41,6 +41,7 @@ def _add_predict_options(p: argparse.ArgumentParser) -> None:
     )
     common.add_option(p, "--batch N", "number of samples at a time (default: 32)", type=int)
     common.add_option(p, "--output FILE", "write the outputs to a file (.csv or .npy)")
+    prediction_stream.add_stream_options(p)
     common.add_check_range_option(p)
     stored_objects.add_service_options(p, "models")
 
@@ -55,6 +56,9 @@ def run_predict(arguments: argparse.Namespace) -> int:
     from tfe_bench.models.inference import service
 
     common.quiet_tensorflow()
+    prediction_stream.check_stream_options(arguments)
+    if arguments.stream and not arguments.image and arguments.input is None:
+        arguments.input = prediction_stream.STANDARD_INPUT
     if bool(arguments.image) == (arguments.input is not None):
         raise UsageError(
             "predict takes pictures (--image FILE) or numbers (--input FILE). Received: "
@@ -65,7 +69,10 @@ def run_predict(arguments: argparse.Namespace) -> int:
     if arguments.output is not None:
         common.check_output_path(arguments.output, (".csv", ".npy"), "The outputs")
     model_file = arguments.name if arguments.name.endswith(".keras") else None
-    files.check_data_files_exist(model_file, arguments.input, *arguments.image)
+    is_typed = arguments.input == prediction_stream.STANDARD_INPUT
+    files.check_data_files_exist(
+        model_file, None if is_typed else arguments.input, *arguments.image
+    )
     local_model = _load_local_keras_model(arguments) if arguments.name.endswith(".keras") else None
     with (
         common.command_progress_bar(arguments) as bar,
@@ -79,7 +86,13 @@ def run_predict(arguments: argparse.Namespace) -> int:
                 operation="--output",
             )
         bar.show_text("preparing the inputs")
+        if is_typed:
+            requests = prediction_stream.read_request_lines(sys.stdin, model)
+            return prediction_stream.print_stream(arguments, cluster, model, requests)
         inputs, notes = _read_model_inputs(arguments, model)
+        if arguments.stream:
+            requests = prediction_stream.cut_into_requests(inputs, arguments.batch or 1)
+            return prediction_stream.print_stream(arguments, cluster, model, requests, notes)
         started = time.perf_counter()
         outputs, result = service.predict(
             cluster,
