@@ -96,7 +96,7 @@ class _PredictionStream:
                 images = next(remaining)
                 if self._stopped.is_set():
                     return
-                self._results.put(self._threads.submit(self._predict, images))
+                self._results.put(self._threads.submit(self._predict_request, images))
         except StopIteration:
             self._results.put(None)
         except BaseException as error:  # (the error of the caller's iterable, in its place)
@@ -108,7 +108,7 @@ class _PredictionStream:
         self._room.acquire()
         return not self._stopped.is_set()
 
-    def _predict(self, images: Any) -> _Prediction:
+    def _predict_request(self, images: Any) -> _Prediction:
         return service.predict(
             self._cluster, self._model, images, progress=self._check_stopped, **self._options
         )
