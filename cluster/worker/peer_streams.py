@@ -75,8 +75,11 @@ class PeerStreams:
         peer: int,
     ) -> None:
         parts = ""
-        is_exchange = isinstance(mine, handshake.Hello) and isinstance(theirs, handshake.Hello)
-        if is_exchange and mine.cluster != theirs.cluster:
+        if (
+            isinstance(mine, handshake.Hello)
+            and isinstance(theirs, handshake.Hello)
+            and mine.cluster != theirs.cluster
+        ):
             parts = agreement.describe_cluster_differences(self._host.config, theirs.cluster_parts)
         handshake.check_peer_hello(mine, theirs, peer, parts)
 

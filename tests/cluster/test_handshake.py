@@ -261,7 +261,8 @@ def test_the_key_of_a_further_job_depends_on_each_field(field: str) -> None:
     a, b = stream.keys
     tags = a.get_chain_tag(), b.get_chain_tag()
     own, other = (_make_job_hello(party, chain=tag) for party, tag in enumerate(tags))
-    received = dataclasses.replace(other, **{field: "0" * 32})
+    change: dict[str, Any] = {field: "0" * 32}
+    received = dataclasses.replace(other, **change)
     assert a.derive_key(own, received) != b.derive_key(other, own)
 
 

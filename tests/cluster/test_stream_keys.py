@@ -52,6 +52,11 @@ def _square(client: Client) -> None:
     np.testing.assert_array_equal(outputs["x"], _SQUARES)
 
 
+def _restart_worker(trio: Trio, party: int) -> None:
+    wait_until(trio.idle, "the jobs have ended")
+    trio.restart(party)
+
+
 def _disconnect(trio: Trio) -> None:
     for worker in trio.workers:
         worker._host.on_loop(worker._peer_streams.connections.close(), 10)
@@ -65,7 +70,7 @@ def test_the_masks_of_two_hundred_jobs_are_all_distinct(
         lambda: end_in_failure(clients[0]),
         lambda: _disconnect(trio),
         lambda: end_cancelled(clients[1]),
-        lambda: (wait_until(trio.idle, "the jobs have ended"), trio.restart(1)),
+        lambda: _restart_worker(trio, 1),
         lambda: end_by_leaving(clients[0]),
     ]
     for i in range(200):
