@@ -27,7 +27,8 @@ struct GemmBlock {
   bool accumulate;
 };
 
-// The arguments of Gemm, with b or a source of it; of a dot product, b[n,k] transposed, vectorized along k: for few columns.
+// The arguments of Gemm, with b or a source of it; of a dot product, b[n,k] transposed, vectorized
+// along k: for few columns.
 struct GemmArgs {
   int64_t m, n, k;
   const uint64_t* a;
