@@ -41,7 +41,11 @@ def test_every_question_can_be_asked_at_both_sizes(name: str) -> None:
         plan = QueryPlan.from_header(sql.compile_sql(question.sql, tables))
         own = {alias: tables[k] for alias, (k, _) in plan.tables.items()}
         price = price_query_plan(plan, relations.derive_relations(plan, own), own, "wan")
-        assert price.sent_bytes > 0 and price.seconds() > 0
+        assert price.sent_bytes > 0 and price.seconds() > price.least_seconds > 0
+        assert 8 * sum(price.messages.sent_by_party) == price.cost.total
+        for step, (cost, calls) in enumerate(zip(price.steps, price.calls, strict=True)):
+            assert 8 * sum(price.messages.select_steps(calls).sent_by_party) == cost.total
+            assert cost.rounds == 0 or price.seconds(step) > 0.02
         rows, _ = truth.query_plaintext(question.sql, arrow_tables)
         assert len(rows) <= 1 << 20
 

@@ -167,6 +167,7 @@ def test_a_table_is_learned_kept_and_gone_on_with(
     assert loaded.parameters["dataset"] == "t.csv" and loaded.parameters["rows"] == 96
     assert len(loaded.agreement["private"]) == len(loaded.agreement["plain"]) == 2
     assert loaded.rounds_ahead is not None and loaded.rounds_ahead <= 10
+    assert loaded.prediction is not None and loaded.prediction["seconds"]["wan"] > 0.02
     assert stored_folder.stat().st_mode & 0o777 == 0o700
 
     more = [*common, "--epochs", "3", "--json", "--output", str(model)]

@@ -42,7 +42,9 @@ def test_a_header_holds_all_but_the_weights() -> None:
     assert again.seed == 7 and again.optimizer == first.optimizer and again.order == first.order
     assert state.list_training_state_specs(again) == state.list_training_state_specs(first)
     assert not any(a.any() for a in again.graph.weight_arrays().values())
-    assert step.step_cost(again, ProtocolSetting()) == step.step_cost(first, ProtocolSetting())
+    cost = step.step_cost(first, ProtocolSetting())
+    assert step.step_cost(again, ProtocolSetting()) == cost
+    assert 8 * sum(step.count_step_messages(first, "local").sent_by_party) == cost.total
     assert "parameters" in repr(first) and "0.0" not in repr(first)
 
 
