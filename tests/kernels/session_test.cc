@@ -149,6 +149,125 @@ TEST(what_is_waited_for_overtakes_what_is_made_ahead) {
   }
 }
 
+namespace {
+
+Error Deal(Session* s, uint32_t site, size_t size) {
+  auto text = std::make_shared<std::string>(size, static_cast<char>('a' + site % 26));
+  return s->Send(1, {1, site, 0, 0}, true, "", reinterpret_cast<const uint8_t*>(text->data()),
+                 size, text);
+}
+
+// The peer holds more material than it reports at once.
+void DealAhead(Session* a, Session* peer) {
+  CHECK_EQ(a->BeginStep(1, Session::kGraph, 4), "");
+  CHECK_EQ(peer->BeginStep(1, Session::kGraph, 4), "");
+  CHECK_EQ(Deal(a, 1, 100), "");
+  CHECK(a->WaitOutgoing(1, 1 << 20, 0) > 0);  // the peer may wait for it
+  CHECK_EQ(Deal(a, 2, size_t{5} << 20), "");
+  CHECK_EQ(Carry(a, peer), "");
+}
+
+}  // namespace
+
+TEST(material_waits_for_more_while_the_peer_has_some) {
+  bool waits = false;
+  for (int attempt = 0; attempt < 1000 && !waits; ++attempt) {  // (a millisecond may pass)
+    auto a = Make(0), b = Make(1);
+    DealAhead(a.get(), b.get());
+    CHECK_EQ(Deal(a.get(), 3, 100), "");
+    const int64_t due = a->NextDue(1);
+    waits = a->WaitOutgoing(1, 1 << 20, 0) == 0;
+    CHECK(due >= 0 && due <= 1000);
+    CHECK(a->WaitOutgoing(1, 1 << 20, 10000) > 0);
+  }
+  CHECK(waits);
+}
+
+TEST(material_that_waits_for_more_leaves_with_enough_or_at_the_end) {
+  for (int why = 0; why < 4; ++why) {
+    auto a = Make(0), b = Make(1);
+    DealAhead(a.get(), b.get());
+    CHECK_EQ(Deal(a.get(), 3, 100), "");
+    size_t due = 100;
+    if (why == 0) {
+      due += size_t{1} << 19;
+      CHECK_EQ(Deal(a.get(), 4, size_t{1} << 19), "");
+    } else if (why == 1) {  // bookkeeping keeps its place behind it
+      due += 3;
+      CHECK_EQ(a->BeginStep(2, Session::kControl, 4), "");
+      CHECK_EQ(SendText(a.get(), 1, {2, 0, 0, 0}, "abc"), "");
+    } else if (why == 2) {
+      a->EndStep(1);
+    } else {  // the dealer stops
+      CHECK_EQ(Deal(a.get(), 4, 100), "");
+      CHECK_EQ(Deal(a.get(), 5, Session::kMaxAhead), "");
+      CHECK_EQ(Carry(a.get(), b.get()), "");
+      CHECK_EQ(Deal(a.get(), 6, 100), "");
+      a->Gate([](const Error&) {});
+    }
+    CHECK(a->WaitOutgoing(1, 1 << 20, 0) >= static_cast<int64_t>(due));
+    CHECK_EQ(Carry(a.get(), b.get()), "");
+    a->Abort("");  // which calls the gate
+  }
+}
+
+TEST(what_is_waited_for_passes_material_that_waits_for_more) {
+  auto a = Make(0), b = Make(1);
+  DealAhead(a.get(), b.get());
+  for (uint32_t site = 3; site < 6; ++site) CHECK_EQ(Deal(a.get(), site, 100), "");
+  CHECK_EQ(SendText(a.get(), 1, {1, 9, 0, 0}, "abc"), "");
+  std::vector<uint8_t> blob(1 << 12);
+  CHECK(a->WaitOutgoing(1, 1 << 12, 0) > 0);
+  CHECK(a->Pop(1, blob.data(), 48 + 3) == 48 + 3);
+  CHECK(std::memcmp(blob.data() + 48, "abc", 3) == 0);
+}
+
+TEST(messages_in_blobs_cut_anywhere_arrive_whole) {
+  uint64_t state = 1;
+  const auto random = [&](uint64_t below) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (state >> 33) % below;
+  };
+  for (int run = 0; run < 20; ++run) {
+    auto a = Make(0), b = Make(1);
+    CHECK_EQ(a->BeginStep(1, Session::kGraph, 4), "");
+    CHECK_EQ(b->BeginStep(1, Session::kGraph, 4), "");
+    size_t arrived = 0, sent = 0;
+    const auto ask = [&](uint32_t site, size_t size) {
+      const auto done = [&, site, size](const Error& e, Message m) {
+        CHECK_EQ(e, "");
+        CHECK(std::string(reinterpret_cast<char*>(m.data.get()), m.size) ==
+              std::string(size, static_cast<char>('a' + site % 26)));
+        ++arrived;
+      };
+      b->Recv(0, {1, site, 0, 0}, static_cast<int>(site), size, done);
+    };
+    std::vector<std::pair<uint32_t, size_t>> later;
+    for (uint32_t site = 1; site <= 300; ++site) {
+      const size_t size = random(20) ? 1 + random(3000) : 1 + random(1 << 20);
+      if (random(2)) later.push_back({site, size});
+      else ask(site, size);
+      if (random(4)) {
+        CHECK_EQ(Deal(a.get(), site, size), "");
+      } else {
+        CHECK_EQ(SendText(a.get(), 1, {1, site, 0, 0},
+                          std::string(size, static_cast<char>('a' + site % 26))), "");
+      }
+      ++sent;
+      std::vector<uint8_t> blob(49 + random(random(2) ? 1 << 20 : 200));
+      if (random(3) == 0 && a->WaitOutgoing(1, static_cast<int64_t>(blob.size()), 0) > 0) {
+        const int64_t used = a->Pop(1, blob.data(), static_cast<int64_t>(blob.size()));
+        CHECK_EQ(b->Push(0, blob.data(), used), "");
+      }
+      if (random(3) == 0) CHECK_EQ(Carry(b.get(), a.get()), "");  // what is released
+    }
+    for (const auto& [site, size] : later) ask(site, size);
+    a->EndStep(1);
+    CHECK_EQ(Carry(a.get(), b.get(), 49 + static_cast<int64_t>(random(1 << 18))), "");
+    CHECK(arrived == sent);
+  }
+}
+
 TEST(garbage_and_repeated_frames_are_refused) {
   auto a = Make(0), b = Make(1);
   CHECK_EQ(a->BeginStep(1, Session::kGraph, 4), "");

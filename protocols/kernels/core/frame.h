@@ -23,6 +23,13 @@ constexpr uint16_t kReport = kStepDone | kReleased;
 // The report that a step is over is not urgent: it travels with the next message, or after this.
 constexpr int64_t kLazyMicros = 5000;
 
+// This many released bytes justify a separate report.
+constexpr uint64_t kUrgentBytes = uint64_t{4} << 20;
+
+// Material that the peer does not use yet is sent together: this many bytes, or after this time.
+constexpr uint64_t kGatherBytes = uint64_t{512} << 10;
+constexpr int64_t kGatherMicros = 1000;
+
 constexpr char kOtherGraph[] =
     "the workers are at different points of the program: one of them traced a graph that the "
     "others did not";

@@ -112,7 +112,7 @@ void Session::EndStep(int64_t step) {
         peers_[p].outbox.push_back(
             {tag, kStepDone, {}, nullptr, 0, 0, nullptr, NowMicros() + kLazyMicros});
         // Only where nothing else is due will the sender have to set itself a timer.
-        if (peers_[p].outbox.size() == 1) WakeSender(p);
+        if (ReleaseGathered(peers_[p]) || peers_[p].outbox.size() == 1) WakeSender(p);
       }
     }
     changed_.notify_all();

@@ -243,6 +243,8 @@ class Session : public std::enable_shared_from_this<Session> {
     uint64_t released = 0;             // run-ahead bytes of this peer released here ...
     uint64_t reported = 0;             // ... and as last reported
     bool telling = false;              // a report is queued
+    uint64_t gathered = 0;             // bytes of material that wait for more ...
+    int64_t gather_until_us = 0;       // ... until this time; 0: none waits
     std::deque<Flight> flights;        // of a shaped link: under way, in order
     size_t landed = 0;                 // ... and bytes that are due but not popped yet
     size_t departed = 0;               // messages of the outbox that have left entirely
@@ -251,6 +253,8 @@ class Session : public std::enable_shared_from_this<Session> {
   Error Accept(int peer, const Tag& tag, uint16_t flags, Depth depth, uint64_t total,
                uint64_t offset, const uint8_t* data, size_t size);
   void Queue(Peer& to, Outgoing message);
+  bool GatherMaterial(Peer& to);
+  bool ReleaseGathered(Peer& to);
   void Note(const Tag& tag, int index, Depth depth);
   struct Credit;
   void LetGo(int peer, uint64_t bytes);

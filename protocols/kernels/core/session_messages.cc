@@ -10,9 +10,6 @@
 namespace tfe_bench {
 namespace {
 
-// This many released bytes justify a separate report.
-constexpr uint64_t kUrgentBytes = uint64_t{4} << 20;
-
 constexpr uint64_t kMaxMessage = uint64_t{1} << 34;
 
 // A message that no receive waits for yet gets a buffer of this many times the bytes that have
@@ -62,8 +59,15 @@ Error Session::Send(int peer, const Tag& tag, bool run_ahead, const std::string&
     const int64_t queued = timeline_->on() ? Timeline::Now() : 0;
     timeline_->Acted();
     if (!in_memory_[peer]) {
-      Queue(peers_[peer], {tag, flags, depth, data, size, 0, std::move(keep_alive),
-                           shaped_ ? NowMicros() : 0, queued});
+      Peer& to = peers_[peer];
+      Queue(to, {tag, flags, depth, data, size, 0, std::move(keep_alive),
+                 shaped_ ? NowMicros() : 0, queued});
+      if (run_ahead && GatherMaterial(to)) {
+        if (to.gathered == size) WakeSender(peer);  // the first: the sender sets itself a timer
+        return "";
+      }
+      // No message waits for material that is sent later.
+      if (!(to.outbox.back().flags & kReport)) ReleaseGathered(to);
       WakeSender(peer);
       return "";
     }
@@ -87,6 +91,36 @@ void Session::Queue(Peer& to, Outgoing message) {
     while (place != first && (place - 1)->flags & kRunAhead && !(place - 1)->header) --place;
   }
   to.outbox.insert(place, std::move(message));
+}
+
+// Whether the newest message of the outbox, material, waits for more.  A peer reports kUrgentBytes
+// of released material at once: while more than these are unreported, none of its receives waits
+// for the newest.
+bool Session::GatherMaterial(Peer& to) {
+  if (shaped_) return false;
+  Outgoing& newest = to.outbox.back();
+  const bool may_wait = to.ahead_sent - to.ahead_freed < kUrgentBytes + newest.size;
+  const int64_t now = NowMicros();
+  if (!may_wait && now >= to.gather_until_us) {
+    to.gathered = 0;
+    to.gather_until_us = now + kGatherMicros;
+  }
+  newest.ready_at_us = to.gather_until_us;
+  to.gathered += newest.size;
+  return !may_wait && to.gathered < kGatherBytes;
+}
+
+// Makes material that waits for more due now; returns whether any may have waited.
+bool Session::ReleaseGathered(Peer& to) {
+  if (!to.gather_until_us) return false;
+  for (auto it = to.outbox.rbegin(); it != to.outbox.rend(); ++it) {
+    if (!(it->flags & kRunAhead)) continue;
+    if (!it->ready_at_us) break;
+    it->ready_at_us = 0;
+  }
+  to.gathered = 0;
+  to.gather_until_us = 0;
+  return true;
 }
 
 void Session::Note(const Tag& tag, int index, Depth depth) {
@@ -295,11 +329,13 @@ void Session::LetGo(int peer, uint64_t bytes) {
         to.telling = true;
         to.outbox.push_back({Tag{0, 0, 0, 0}, kReleased, {}, nullptr, 0, 0, nullptr,
                              urgent && !shaped_ ? 0 : NowMicros() + (urgent ? 0 : kLazyMicros)});
+        if (urgent) ReleaseGathered(to);
         if (urgent || to.outbox.size() == 1) WakeSender(peer);
       } else if (urgent) {
         for (Outgoing& o : to.outbox) {
           if (o.flags & kReleased && o.ready_at_us) {
             o.ready_at_us = shaped_ ? NowMicros() : 0;
+            ReleaseGathered(to);
             WakeSender(peer);
           }
         }
@@ -328,6 +364,9 @@ int64_t Session::Gate(Passed passed) {
     number = next_gate_++;
     if (error.empty() && !GateIsOpen()) {
       gates_.emplace(number, std::move(passed));
+      for (int p = 0; p < 3; ++p) {
+        if (ReleaseGathered(peers_[p])) WakeSender(p);
+      }
       return number;
     }
   }
