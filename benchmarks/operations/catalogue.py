@@ -116,10 +116,17 @@ class Operation:
         return len(self.size) <= 2
 
     def max_array_words(self, size: Shape, options: Options) -> int:
-        """Return an upper bound on the words of the largest array of a run.
+        """Return an upper bound on the words of the largest array of a run."""
+        return self.bound_array_words(size, self.count_largest_array(size, options))
 
-        From counting the protocol; for local work at least GROWTH per element of the largest input.
-        """
+    def bound_array_words(self, size: Shape, largest: int) -> int:
+        """Return the counted words; for local work at least GROWTH per element of an input."""
+        if self.most is not None:
+            return largest
+        return max(largest, GROWTH * max(shape_extent(s) for s in self.shapes(size).values()))
+
+    def count_largest_array(self, size: Shape, options: Options) -> int:
+        """Return the words of the largest value or message of a run, from counting the protocol."""
         if self.most is not None:
             return self.most(size, options)
         shapes = self.shapes(size)
@@ -128,14 +135,12 @@ class Operation:
             return self.run(party, dict(zip(shapes, shares, strict=True)), options)
 
         scales = {self.input_bits, 0} if self.integers else {self.input_bits}
-        counted = (
+        return max(
             counting.count_cost(
                 run, *(Private(s, scale) for s in shapes.values()), graphs=self.stepwise
-            )
+            ).largest
             for scale in scales
         )
-        least = GROWTH * max(shape_extent(shape) for shape in shapes.values())
-        return max(least, *(tally.largest for tally in counted))
 
     def check_size(self, size: Shape) -> None:
         """Reject a size with a wrong number of axes or too small extents.

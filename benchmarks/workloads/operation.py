@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.benchmarks import operations
-from tfe_bench.cluster.jobs import Context, InputSpec, Program
+from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size
 from tfe_bench.cluster.timing import check_benchmark_parameters, measure_program_runs
 from tfe_bench.errors import UsageError
+from tfe_bench.protocols.session import slices
 from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
@@ -50,11 +51,14 @@ def parse_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) ->
     )
 
 
-def max_operation_array_words(
+def estimate_operation_size(
     client: str, store: ShareStore, request: OperationRequest, inputs: Sequence[InputSpec]
-) -> int:
-    """Return the words of the operation's largest array."""
-    return request.operation.max_array_words(request.shape, request.job_options)
+) -> Size:
+    """Return the words of the operation's largest array, and the memory that they take."""
+    operation, shape = request.operation, request.shape
+    largest = operation.count_largest_array(shape, request.job_options)
+    words = operation.bound_array_words(shape, largest)
+    return Size(words, memory=slices.estimate_memory(largest))
 
 
 def _check_operation_inputs(
@@ -109,5 +113,5 @@ PROGRAM = Program(
     run_catalogue_operation,
     parse_request,
     "one operation of the catalogue",
-    size=max_operation_array_words,
+    size=estimate_operation_size,
 )

@@ -113,6 +113,7 @@ class JobRunner:
                 batched.finish(batched.failed)
                 self._host.queue.finish_turn(batched.slot)
             job.finish(failure or job.failed)
+            self._memory.schedule_return()
 
     def _run_program(self, job: Job, link: SessionLink) -> None:
         party = Party(self._host.party, link.handle, DEALER, client=job.client)

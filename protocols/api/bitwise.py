@@ -13,8 +13,8 @@ from tfe_bench.protocols.api import operands
 from tfe_bench.protocols.api.rounding import floor_divide_by_power_of_two
 from tfe_bench.protocols.functions import bit_planes
 from tfe_bench.protocols.ring import arithmetic, checks, convert, logic, shapes
-from tfe_bench.protocols.session import tensor_ops
-from tfe_bench.protocols.session.party import current_party
+from tfe_bench.protocols.session import slices, tensor_ops
+from tfe_bench.protocols.session.party import Party, current_party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 from tfe_bench.protocols.session.types import Operand
 
@@ -102,9 +102,13 @@ def popcount(x: Shared, bits: int = WORD) -> Shared:
     Rounds: 5 online, 6 in total. Bits sent: those of a comparison of every width to `bits`, and D
     64 for each bit.
     """
-    party = current_party()
-    planes = bit_planes.extract_planes(party, x, bits)
-    return bit_planes.sum_weighted_planes(party, planes, np.ones(bits, np.int64), x.shape.as_list())
+
+    def count_ones(party: Party, x: Shared) -> Shared:
+        planes = bit_planes.extract_planes(party, x, bits)
+        weights = np.ones(bits, np.int64)
+        return bit_planes.sum_weighted_planes(party, planes, weights, x.shape.as_list())
+
+    return slices.map_slices(current_party(), count_ones, [x])
 
 
 @operands.check_arguments(check=_check_bitwise_operand, in_graph=False)

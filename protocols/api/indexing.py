@@ -10,8 +10,8 @@ from tfe_bench.protocols.api import operands
 from tfe_bench.protocols.order import lookup
 from tfe_bench.protocols.order import one_hot as positions
 from tfe_bench.protocols.ring import arithmetic, checks, compare, convert, shape_arguments, shapes
-from tfe_bench.protocols.session import tensor_ops
-from tfe_bench.protocols.session.party import current_party
+from tfe_bench.protocols.session import slices, tensor_ops
+from tfe_bench.protocols.session.party import Party, current_party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 from tfe_bench.protocols.session.types import Operand, Public
 
@@ -166,11 +166,20 @@ def one_hot(
         int(operands.encode_public("one_hot", operands.static_number("one_hot", value, noun), 0))
         for noun, value in (("on_value", on_value), ("off_value", off_value))
     )
-    hot = positions.one_hot(current_party(), indices, depth, bits)
-    ones = convert.b2a(current_party(), hot, [depth, *sizes])
-    order = [i + 1 for i in range(len(sizes))]
-    order.insert(new_axis, 0)
-    ones = shapes.transpose(ones, order)
+
+    def compare_with_positions(party: Party, indices: Shared) -> Shared:
+        sizes = indices.shape.as_list()
+        hot = positions.one_hot(party, indices, depth, bits)
+        ones = convert.b2a(party, hot, [depth, *sizes])
+        order = [i + 1 for i in range(len(sizes))]
+        order.insert(new_axis, 0)
+        return shapes.transpose(ones, order)
+
+    ones = (
+        slices.map_slices(current_party(), compare_with_positions, [indices])
+        if new_axis == len(sizes)
+        else compare_with_positions(current_party(), indices)
+    )
     return arithmetic.add_constant(arithmetic.mul_public(ones, on - off), off)
 
 

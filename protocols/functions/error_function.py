@@ -13,7 +13,7 @@ import numpy as np
 
 from tfe_bench.protocols.functions import approximation, polynomial
 from tfe_bench.protocols.ring import arithmetic, compare, convert, shapes
-from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session import slices, tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -63,6 +63,7 @@ def fit_erf(f: int) -> ErfPolynomials:
     return ErfPolynomials(eighths << (f - 3), *polynomials)
 
 
+@slices.slice_elementwise
 def erf(party: Party, x: Shared, bits: int = compare.LAYER_BITS) -> Shared:
     """Compute erf(x) for every |x| < 2^(bits-1) ring units, off by less than 3 ulp.
 

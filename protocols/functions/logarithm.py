@@ -12,6 +12,7 @@ from decimal import Decimal
 
 from tfe_bench.protocols.functions import approximation, normalize, normalize_plan, polynomial
 from tfe_bench.protocols.functions.reciprocal import PRECISION, check_reciprocal_scale
+from tfe_bench.protocols.session import slices
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -53,6 +54,7 @@ def _plan_logarithm(f: int, bits: int, precision: int | None) -> _LogPlan:
     return _LogPlan(scheme, table, plan, fitted.center)
 
 
+@slices.slice_elementwise
 def log(party: Party, x: Shared, bits: int = 62, precision: int | None = None) -> Shared:
     """Compute ln(x) for x > 0, at x's scale; -f ln(2), the logarithm of one ulp, for x <= 0.
 

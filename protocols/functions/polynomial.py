@@ -31,7 +31,7 @@ from typing import Any
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions.approximation import Approximation
 from tfe_bench.protocols.ring import arithmetic, masked
-from tfe_bench.protocols.session import ops, sizes, tensor_ops
+from tfe_bench.protocols.session import ops, sizes, slices, tensor_ops
 from tfe_bench.protocols.session.counting import CostSite
 from tfe_bench.protocols.session.party import K1, Party, Site
 from tfe_bench.protocols.session.sharing import Shared
@@ -275,6 +275,7 @@ def plan_polyval(coefficients: Sequence[float], bits: int, x_bits: int, f: int) 
     return plan_polynomial((bits,), scaled_coefficients, scale - f)
 
 
+@slices.slice_elementwise
 def polyval(
     party: Party,
     coefficients: Sequence[float],

@@ -22,6 +22,7 @@ from tfe_bench.protocols.functions import (
     small_product,
 )
 from tfe_bench.protocols.functions.polynomial import Plan
+from tfe_bench.protocols.session import slices
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -175,6 +176,7 @@ def _power_to_fixed_point(sign: int, exponent: Fraction, fractional: int) -> int
     return sign * int(exact_power_of_two(exponent + fractional) + Fraction(1, 2)) if sign else 0
 
 
+@slices.slice_elementwise
 def compute_power(party: Party, x: Shared, p: PowerPlan, fractional_bits: int) -> Shared:
     """Compute g(c) U. Rounds: p.scheme.rounds + 2 online (one more in total)."""
     u_bits = p.factor.table.bits + 1

@@ -23,6 +23,7 @@ from tfe_bench.protocols.functions import (
     small_product,
 )
 from tfe_bench.protocols.ring import arithmetic
+from tfe_bench.protocols.session import slices
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -216,6 +217,7 @@ def _plan_division(
     return _DivisionPlan(power_plan, numerator_bits, quotient_bits)
 
 
+@slices.slice_elementwise
 def divide(
     party: Party,
     x: Shared | npt.ArrayLike,

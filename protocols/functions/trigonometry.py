@@ -22,7 +22,7 @@ from tfe_bench.protocols.ring import (
     shapes,
     small_ring,
 )
-from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session import slices, tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -57,6 +57,7 @@ def _fit_quarter_sine(f: int) -> polynomial.FittedPolynomial:
     return polynomial.fit_polynomial(fitted, f, bits=f + _SPARE)
 
 
+@slices.slice_elementwise
 def sine(party: Party, x: Shared, quarter_turns: int = 0) -> Shared:
     """Compute sin(x + quarter_turns pi / 2), at x's scale of 1 to 16 fractional bits.
 
@@ -113,6 +114,7 @@ def _encode_pi_fraction(f: int, part: Fraction) -> int:
         return int(exact.to_integral_value())
 
 
+@slices.slice_elementwise
 def atan2(party: Party, y: Shared, x: Shared, bits: int) -> Shared:
     """Compute the angle of (x, y), from -pi to pi, at their scale of 1 to 16 fractional bits.
 

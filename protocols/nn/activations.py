@@ -38,7 +38,7 @@ from tfe_bench.protocols.ring import (
     truncation,
 )
 from tfe_bench.protocols.ring.checks import check_fractional_bits_range, check_private_64bit_tensor
-from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session import slices, tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -168,6 +168,7 @@ def sigmoid_parts(
     return SigmoidParts(left, right, negative, magnitude, tail)
 
 
+@slices.slice_elementwise
 def _scaled_logistic(
     party: Party, x: Shared, f: int, f_out: int, bits: int, exchanges: int | None
 ) -> Shared:
@@ -265,7 +266,7 @@ def softmax(
     """
     f = _check_activation_input("softmax", x)
 
-    def softmax_columns(x: Shared, classes: int) -> Shared:
+    def softmax_columns(party: Party, x: Shared, classes: int) -> Shared:
         _, e, total = _softmax_exponentials(party, x, f, classes, bits, exchanges, profile)
         p = _plan_softmax_denominator(classes)
         c, u = normalize.normalize_to_mantissa(
@@ -282,7 +283,7 @@ def softmax(
         )
         return replace(y, fractional_bits=f)
 
-    return _apply_softmax_along_axis("softmax", x, axis, 1 << f, softmax_columns)
+    return _apply_softmax_along_axis(party, "softmax", x, axis, 1 << f, softmax_columns)
 
 
 def log_softmax(
@@ -301,19 +302,24 @@ def log_softmax(
     """
     f = _check_activation_input("log_softmax", x)
 
-    def log_softmax_columns(x: Shared, classes: int) -> Shared:
+    def log_softmax_columns(party: Party, x: Shared, classes: int) -> Shared:
         shifted, _, total = _softmax_exponentials(party, x, f, classes, bits, exchanges, profile)
         log = logarithm.log(party, total, INNER_BITS + classes.bit_length())
         log = truncation.truncate(party, log, INNER_BITS - f)
         return arithmetic.sub(shifted, log.map(lambda a: tensor_ops.strided_slice(a, None)))
 
-    return _apply_softmax_along_axis("log_softmax", x, axis, 0, log_softmax_columns)
+    return _apply_softmax_along_axis(party, "log_softmax", x, axis, 0, log_softmax_columns)
 
 
 def _apply_softmax_along_axis(
-    name: str, x: Shared, axis: int, single_value: int, function: Callable[[Shared, int], Shared]
+    party: Party,
+    name: str,
+    x: Shared,
+    axis: int,
+    single_value: int,
+    function: Callable[[Party, Shared, int], Shared],
 ) -> Shared:
-    """Apply a function of columns [classes, rows] along an axis.
+    """Apply a function of columns [classes, rows] along an axis; along the last one in slices.
 
     Args:
         single_value: its value for one class, in ring units.
@@ -331,12 +337,22 @@ def _apply_softmax_along_axis(
         )
     if classes == 1 or 0 in shape:
         return arithmetic.add_public(x.map(lambda a: 0 * a), np.int64(single_value))
-    order = [axis, *(i for i in range(len(shape)) if i != axis)]
-    inverse_order = [order.index(i) for i in range(len(shape))]
-    moved_shape = [shape[i] for i in order]
-    columns = x.map(lambda a: tensor_ops.reshape(tensor_ops.transpose(a, order), [classes, -1]))
-    y = function(columns, classes)
-    return y.map(lambda a: tensor_ops.transpose(tensor_ops.reshape(a, moved_shape), inverse_order))
+
+    def apply_along_axis(party: Party, x: Shared) -> Shared:
+        shape = x.shape.as_list()  # (of a slice: [rows, classes])
+        axis_of_x = min(axis, len(shape) - 1)
+        order = [axis_of_x, *(i for i in range(len(shape)) if i != axis_of_x)]
+        inverse_order = [order.index(i) for i in range(len(shape))]
+        moved_shape = [shape[i] for i in order]
+        columns = x.map(lambda a: tensor_ops.reshape(tensor_ops.transpose(a, order), [classes, -1]))
+        y = function(party, columns, classes)
+        return y.map(
+            lambda a: tensor_ops.transpose(tensor_ops.reshape(a, moved_shape), inverse_order)
+        )
+
+    if axis < len(shape) - 1:
+        return apply_along_axis(party, x)
+    return slices.map_slices(party, apply_along_axis, [x], row_axes=1)
 
 
 def _softmax_exponentials(

@@ -19,7 +19,7 @@ from tfe_bench.protocols.functions import approximation, polynomial
 from tfe_bench.protocols.nn import gated
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, masked
 from tfe_bench.protocols.ring.checks import check_fractional_bits_range, check_private_64bit_tensor
-from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session import slices, tensor_ops
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
@@ -112,6 +112,7 @@ def gelu(
     return minus_residual(party, "gelu", x, residual_for_scale, bits, exchanges)
 
 
+@slices.slice_elementwise
 def minus_residual(
     party: Party,
     name: str,

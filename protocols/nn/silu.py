@@ -13,7 +13,7 @@ from tfe_bench.protocols.functions import polynomial, small_product
 from tfe_bench.protocols.nn import activations, gated
 from tfe_bench.protocols.ring import compare
 from tfe_bench.protocols.ring.checks import check_fractional_bits_range, check_private_64bit_tensor
-from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session import slices, tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -21,6 +21,7 @@ from tfe_bench.protocols.session.sharing import Shared
 _EXTRA_BITS = 5
 
 
+@slices.slice_elementwise
 def silu(
     party: Party, x: Shared, bits: int = compare.LAYER_BITS, exchanges: int | None = None
 ) -> Shared:

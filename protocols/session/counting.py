@@ -310,24 +310,29 @@ class CostParty(Party):
             sent, calls, deepest, self.work, self.moved_words, exchange_count, self._step
         )
 
-    def repeat(self, since: CostSnapshot, times: int) -> None:
-        """Count everything since a snapshot again, `times` times in sequence."""
+    def repeat(self, since: CostSnapshot, times: int, in_sequence: bool = True) -> None:
+        """Count everything since a snapshot again, `times` times.
+
+        Args:
+            in_sequence: False: messages do not wait for those of other times, which adds no rounds.
+        """
 
         def extrapolate_cost_totals(now: Sequence[int], then: Sequence[int]) -> list[int]:
             return [a + times * (a - b) for a, b in zip(now, then, strict=True)]
 
         self._by_party = extrapolate_cost_totals(self._by_party, since.by_party)
-        self._finished_rounds = extrapolate_cost_totals(
-            self._finished_rounds, since.finished_rounds
-        )
-        self._call_rounds = extrapolate_cost_totals(self._call_rounds, since.call_rounds)
         self.work += times * (self.work - since.work)
         self.moved_words += times * (self.moved_words - since.moved_words)
         steps = self._step - since.step
         self._step += times * steps
         if self.graph is not None:
-            self.graph.repeat_exchanges(since.exchange_count, times, steps)
+            self.graph.repeat_exchanges(since.exchange_count, times, steps, in_sequence)
             self._counted_work = self.work, self.moved_words
+        if in_sequence:
+            self._finished_rounds = extrapolate_cost_totals(
+                self._finished_rounds, since.finished_rounds
+            )
+            self._call_rounds = extrapolate_cost_totals(self._call_rounds, since.call_rounds)
 
     def _dealer_of(self, operands: Sequence[Any]) -> int:
         return next((v.dealer for v in operands if hasattr(v, "dealer")), self.dealer)

@@ -7,12 +7,13 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Protocol, TypeAlias
 
 from tfe_bench.errors import ProtocolError
 from tfe_bench.lazy_tensorflow import tf
+from tfe_bench.protocols.session.heap import returning_free_blocks
 from tfe_bench.protocols.session.numbering import Trace
 from tfe_bench.protocols.session.ops import Native
 
@@ -122,6 +123,7 @@ class Graph:
         out: spec of its results.
         digest: digest of everything on which the three parties must agree.
         sites: sites that are numbered in it.
+        in_slices: a protocol in it runs in slices (slices.py).
     """
 
     concrete: Callable[..., list[tf.Tensor]]
@@ -129,6 +131,7 @@ class Graph:
     digest: bytes
     sites: Mapping[int, str]
     ops: int = 0
+    in_slices: bool = False
 
 
 class KeptGraphs:
@@ -260,7 +263,8 @@ class PrivateFunction:
         step = party._next_step()
         try:
             ctx = tf.constant([party.handle, step, 0], tf.int64)
-            results = traced.concrete(ctx, *tensors)
+            with returning_free_blocks() if traced.in_slices else nullcontext():
+                results = traced.concrete(ctx, *tensors)
         except tf.errors.OpError as error:
             typed_error = self._translate_error(error)
             # A part of the step has been sent: no other step may follow in this session.
@@ -311,6 +315,7 @@ class PrivateFunction:
         party = self._party
         out_spec: list[Spec] = []
         digests: list[bytes] = []
+        in_slices: list[bool] = []
         first = party._next_site
 
         def trace_body(ctx: tf.Tensor, *inner: tf.Tensor) -> list[tf.Tensor]:
@@ -326,6 +331,7 @@ class PrivateFunction:
             flat: list[tf.Tensor] = []
             out_spec.append(_flatten_share_nest(result, flat))
             digests.append(trace.agreement_log.digest())
+            in_slices.append(trace.in_slices)
             # Returned, so that no Send and no Recv is pruned (a control dependency does not
             # prevent it).
             done = tf.add_n(trace.tokens) if trace.tokens else tf.constant(0)
@@ -356,4 +362,4 @@ class PrivateFunction:
             )
         sites = {i: party.site_names[i] for i in range(first, party._next_site)}
         ops = len(concrete.graph.get_operations())
-        return Graph(_Compiled(concrete), out_spec[-1], digests[-1], sites, ops)
+        return Graph(_Compiled(concrete), out_spec[-1], digests[-1], sites, ops, in_slices[-1])

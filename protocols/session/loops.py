@@ -131,14 +131,21 @@ def _extrapolate_rounds(
     return replace(a, rounds=rounds, with_dealing=with_dealing, masks=masks, first=first)
 
 
-def _list_share_fields(values: Sequence[Shared]) -> list[tf.Tensor]:
+def list_share_fields(values: Sequence[Shared]) -> list[tf.Tensor]:
+    """Return the tensors of all fields that this party holds."""
     return [a for v in values for k in _FIELDS if (a := getattr(v, k)) is not None]
 
 
-def _replace_share_fields(values: Sequence[Shared], parts: Sequence[tf.Tensor]) -> list[Shared]:
+def replace_share_fields(values: Sequence[Shared], parts: Sequence[tf.Tensor]) -> list[Shared]:
     """Return the values with other tensors in their fields."""
     remaining = iter(parts)
     return [v.map(lambda _: next(remaining)) for v in values]
+
+
+def gate_iteration(party: Party, trace: Trace) -> None:
+    """Keep the dealer from dealing for all iterations of a loop at once; for its body."""
+    gate = ops.module().tfe_bench_gate
+    trace.iteration_ctx = gate(call=trace.iteration_ctx, site=party._next_site)
 
 
 class _ProtocolLoop:
@@ -159,7 +166,7 @@ class _ProtocolLoop:
         self._first, self._recorded, self._first_receive = list(first), recorded, first_receive
         self._monitor = None if monitor is None or monitor.digest is None else monitor
         self._value_dependencies = self._find_dependencies(
-            _list_share_fields(self._append_recorded(first, recorded))
+            list_share_fields(self._append_recorded(first, recorded))
         )
         self._digest_dependencies = self._find_dependencies(
             [self._monitor.digest] if self._monitor else []
@@ -184,12 +191,12 @@ class _ProtocolLoop:
         first, recorded = self._first, self._recorded
         arrays = [
             tf.TensorArray(tf.int64, self._count, element_shape=a.shape).write(0, a)
-            for a in ([] if recorded is None else _list_share_fields([recorded]))
+            for a in ([] if recorded is None else list_share_fields([recorded]))
         ]
         digest = [self._monitor.digest] if self._monitor else []
         start = (
             tf.constant(1, tf.int64),
-            tuple(_list_share_fields(first)),
+            tuple(list_share_fields(first)),
             tuple(arrays),
             tuple(digest),
         )
@@ -202,7 +209,7 @@ class _ProtocolLoop:
         if self._monitor:
             self._monitor.digest = tf.identity(digest[0])
             self._set_dependencies([self._monitor.digest], self._digest_dependencies, base)
-        results = _replace_share_fields(self._append_recorded(first, recorded), values)
+        results = replace_share_fields(self._append_recorded(first, recorded), values)
         return results[: len(first)], None if recorded is None else results[-1]
 
     def _trace_body(self, i: Any, carried: Any, arrays: Any, digest: Any) -> Any:
@@ -210,18 +217,19 @@ class _ProtocolLoop:
         self._set_dependencies(carried, self._value_dependencies, base)
         self._set_dependencies(digest, self._digest_dependencies, base)
         with self._party.iteration(i):
-            self._gate_dealer()
+            if self._party.index == self._first[0].dealer:
+                gate_iteration(self._party, self._trace)
             if self._monitor:
                 self._monitor.digest = digest[0]
-            values, recorded = self._iteration(i, _replace_share_fields(self._first, carried))
+            values, recorded = self._iteration(i, replace_share_fields(self._first, carried))
             if self._monitor:
                 digest = (self._monitor.digest,)
         self._check_results(values, recorded)
         results = [
             tf.ensure_shape(a, b.shape)
-            for a, b in zip(_list_share_fields(values), carried, strict=True)
+            for a, b in zip(list_share_fields(values), carried, strict=True)
         ]
-        rows = [] if recorded is None else _list_share_fields([recorded])
+        rows = [] if recorded is None else list_share_fields([recorded])
         arrays = [a.write(tf.cast(i, tf.int32), r) for a, r in zip(arrays, rows, strict=True)]
         return i + 1, tuple(results), tuple(arrays), tuple(digest)
 
@@ -240,13 +248,6 @@ class _ProtocolLoop:
                     f"Received: {a!r}, {b!r}.",
                     code="inconsistent-iteration",
                 )
-
-    def _gate_dealer(self) -> None:
-        """Keep the dealer from dealing for all iterations at once."""
-        if self._party.index == self._first[0].dealer:
-            gate = ops.module().tfe_bench_gate
-            number = self._party._next_site
-            self._trace.iteration_ctx = gate(call=self._trace.iteration_ctx, site=number)
 
     def _set_dependencies(
         self, tensors: Sequence[tf.Tensor], dependencies: tuple[int, int], base: int

@@ -74,26 +74,29 @@ class MessageGraph:
         self.exchanges.append(exchange)
         return frozenset((len(self.exchanges) - 1,))
 
-    def repeat_exchanges(self, begin: int, times: int, steps: int) -> None:
-        """Append the exchanges from number `begin` on `times` times, each copy after the last one.
-
-        A copy depends on the copy before it as the exchanges depend on those before `begin`.
+    def repeat_exchanges(
+        self, begin: int, times: int, steps: int, in_sequence: bool = True
+    ) -> None:
+        """Append the exchanges from number `begin` on `times` times.
 
         Args:
             steps: graph calls that a copy takes; 0: all copies belong to the same graph call.
+            in_sequence: a copy depends on the copy before it as the exchanges depend on those
+                before `begin`. False: all copies depend on the latter.
         """
         pattern = self.exchanges[begin:]
         if len(self.exchanges) + times * len(pattern) > MAX_EXCHANGES:
             self.is_complete = False
             return
+        first_shifted = begin - len(pattern) if in_sequence else begin
         for copy in range(1, times + 1):
             shift = copy * len(pattern)
             self.exchanges += [
                 replace(
                     e,
                     step=e.step + copy * steps,
-                    sources=shift_sources(e.sources, begin - len(pattern), shift),
-                    mask_sources=shift_sources(e.mask_sources, begin - len(pattern), shift),
+                    sources=shift_sources(e.sources, first_shifted, shift),
+                    mask_sources=shift_sources(e.mask_sources, first_shifted, shift),
                 )
                 for e in pattern
             ]

@@ -40,6 +40,7 @@ class Trace:
     # The dealer's last message that waits for no receive, and the gate after it.
     last_dealt: tf.Tensor | None = None
     dealer_gate: tf.Tensor | None = None
+    in_slices: bool = False  # a protocol runs in slices
 
     @property
     def is_looping(self) -> bool:

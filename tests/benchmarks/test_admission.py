@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import json
 import math
 import resource
@@ -433,3 +434,23 @@ def test_a_training_makes_no_larger_array_than_it_says(
         <= _largest_size(job, train.PROGRAM, job.inputs, job.parameters)
         < 100 * largest_array
     )
+
+
+def test_an_operation_in_slices_is_refused_where_its_slices_and_result_do_not_fit() -> None:
+    n = 1 << 22
+    program = jobs.load_program("operation")
+
+    def estimate_memory(name: str) -> int:
+        specs = [InputSpec("x", (n,), 16)]
+        request = program.admit({"operation": name}, specs)
+        return program.sized("", NoStore(), request, specs).memory  # type: ignore[arg-type]
+
+    needed = estimate_memory("reciprocal")
+    # At once it would take 32 words of correlated randomness for each element.
+    assert 16 * n <= needed < 8 * 16 * n
+    policy = WorkerPolicy(0, max_memory_per_job=needed)
+    policy.permit_memory(needed, available=3 * needed, sharing=3)
+    with raises(PolicyError, "memory-not-available", names=("3 workers",)):
+        policy.permit_memory(needed, available=3 * needed - 1, sharing=3)
+    with raises(PolicyError, "too-large", operation="a job of this memory"):
+        dataclasses.replace(policy, max_memory_per_job=needed - 1).permit_memory(needed, 1 << 60, 1)
