@@ -54,7 +54,11 @@ def make_training_step(tfe: Any, inputs: list[Any]) -> tuple[Callable[[], None],
         numpy.asarray(step(*private))  # the loss is revealed
 
     def reveal_weights() -> list[Any]:
-        return [numpy.asarray(w.reveal().to_native()) for layer in model.weights for w in layer]
+        return [
+            numpy.asarray(w.read_value().reveal().to_native())
+            for layer in model.weights
+            for w in layer
+        ]
 
     return take_step, reveal_weights
 
