@@ -10,7 +10,7 @@ import ctypes
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from tfe_bench.errors import ProtocolError, UsageError
 from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.session import ops
 from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.openings import Opening, OpeningLog
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -51,6 +52,7 @@ class Simulation:
             dealer's correlated randomness has arrived before.
         with_dealing: total rounds: the same with the dealer's messages counted (offline + online).
         pads: the debug log of masks (if recorded), all parties together.
+        openings: what became public to the parties; equal at all three.
     """
 
     outputs: tuple[Any, Any, Any]
@@ -59,6 +61,7 @@ class Simulation:
     rounds: int
     with_dealing: int
     pads: Array
+    openings: tuple[Opening, ...]
 
     def value(self, pick: Callable[[Any], Shared] = lambda out: out) -> Array:
         """Reconstruct a private output from the three parties' shares."""
@@ -158,6 +161,7 @@ def simulate(
     fault: str | None = None,
     record: bool = False,
     timeout: float | None = None,
+    permitted: Collection[str] | None = None,
 ) -> Simulation:
     """Run program(party, *shares) on three parties at once.
 
@@ -170,6 +174,7 @@ def simulate(
         fault: a fault to inject, see FAULTS (tests only).
         record: keep the debug log of masks.
         timeout: seconds after which waiting parties are ended.
+        permitted: kinds of values that the program may open (openings.OpeningLog); None: all.
 
     Raises:
         TimeoutError: the parties did not end in time.
@@ -187,6 +192,8 @@ def simulate(
     handles = [native.session_new(p, material, 1) for p in range(3)]
     building = threading.Lock()
     parties = [Party(p, handles[p], dealer, building, client="") for p in range(3)]
+    for party in parties:
+        party.openings = OpeningLog(permitted)
     outputs: list[Any] = [None] * 3
     failures: list[tuple[int, BaseException]] = []
     lock = threading.Lock()
@@ -229,6 +236,8 @@ def simulate(
             raise TimeoutError(f"The three parties had not ended after {timeout} s.")
         if failures:
             raise failures[0][1]
+        openings = [party.openings.list_openings() for party in parties]
+        assert openings[0] == openings[1] == openings[2]
         counters = [party.counters()["payload"] for party in parties]
         rounds = [party.rounds() for party in parties]
         pads = [get_mask_log(party) for party in parties] if record else []
@@ -242,6 +251,7 @@ def simulate(
         rounds=total_rounds(rounds, "ahead"),
         with_dealing=total_rounds(rounds, "with_dealing"),
         pads=np.concatenate(pads) if pads else np.zeros(0, _RECORD),
+        openings=openings[0],
     )
 
 

@@ -115,11 +115,15 @@ def reveal_row_count(party: Party, valid: Shared, least: int) -> int:
         short = relational.is_negative(
             party, arithmetic.add_constant(total, np.int64(-least)), width
         )
-        return total, io.reveal(party, bits.from_masked(party, short))
+        short_number = bits.from_masked(party, short)
+        return total, io.reveal(party, short_number, what="checks of the number of common rows")
+
+    def reveal_count(total: Shared) -> Any:
+        return io.reveal(party, total, what="numbers of common rows")
 
     total, short = arrange.cached_graph(party, "enough common", compare_count, least, width)(valid)
     if isinstance(party, CostParty):
-        io.reveal(party, total)
+        reveal_count(total)
         return int(valid.shape[0])
     if int(short.numpy()[0]) & 1:
         raise PolicyError(
@@ -129,7 +133,7 @@ def reveal_row_count(party: Party, valid: Shared, least: int) -> int:
             operation="align",
             expected=least,
         )
-    opened = arrange.cached_graph(party, "count common", lambda x: io.reveal(party, x))(total)
+    opened = arrange.cached_graph(party, "count common", reveal_count)(total)
     return int(opened.numpy()[0])
 
 

@@ -105,5 +105,5 @@ def detect_weight_overflow(
     inside = convert.b2a(party, convert.mask_bits(party, compare.msb(party, sides)))
     missing = inside.map(lambda a: tf.reshape(tf.reduce_sum(a), [1]))
     missing = replace(missing, m=None if missing.m is None else missing.m - count)
-    bit = io.reveal_bits(party, compare.msb(party, missing))
+    bit = io.reveal_bits(party, compare.msb(party, missing), "checks of the weights")
     return tf.bitwise.bitwise_and(tf.reshape(bit, [-1])[0], tf.constant(1, tf.int64))

@@ -320,7 +320,11 @@ class _TrainingRun:
         drop = min(drop, truncation.MAX_DROPPED_BITS)
         published = party.cached_function(
             ("loss", drop),
-            lambda: lambda v: io.reveal(party, truncation.truncate(party, v, drop, "exact")),
+            lambda: (
+                lambda v: io.reveal(
+                    party, truncation.truncate(party, v, drop, "exact"), what="mean losses"
+                )
+            ),
         )
         value = float(np.asarray(published(total))) * 2.0 ** (drop - total.fractional_bits)
         return step.mean_training_loss(recipe, value, rows)

@@ -11,17 +11,21 @@ from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.api import operands, predicates
 from tfe_bench.protocols.api.predicates import cast
 from tfe_bench.protocols.ring import reductions, shapes
-from tfe_bench.protocols.session import fixedpoint, io, tensor_ops
+from tfe_bench.protocols.session import fixedpoint, io, openings, tensor_ops
 from tfe_bench.protocols.session.party import current_party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 from tfe_bench.protocols.session.types import Axes, Operand, Public
 
 
-def reveal(x: Shared | MaskedBits, to: int | None = None) -> tf.Tensor | None:
+def reveal(
+    x: Shared | MaskedBits, to: int | None = None, what: str = openings.VALUES
+) -> tf.Tensor | None:
     """Publish a private tensor to the three workers, or to one: the only opening of values.
 
     Args:
         to: a party index; None publishes to all three.
+        what: the kind of the values, a plural noun. `Program.opens` declares it, and the result of
+            a job tells it.
 
     Returns:
         A public tensor at the receiving workers, None elsewhere: int64 for a tensor without
@@ -36,14 +40,14 @@ def reveal(x: Shared | MaskedBits, to: int | None = None) -> tf.Tensor | None:
     """
     party = operands.require_party_in_graph("reveal")
     if isinstance(x, MaskedBits):
-        bit_values = io.reveal(party, cast(x), to)
+        bit_values = io.reveal(party, cast(x), to, what)
         return (
             bit_values
             if bit_values is None or not tensor_ops.is_concrete(bit_values)
             else bit_values != 0
         )
     if isinstance(x, Shared) and x.limbs == 1:
-        ring = io.reveal(party, x, to)
+        ring = io.reveal(party, x, to, what)
         if ring is None or x.fractional_bits == 0 or not tensor_ops.is_concrete(ring):
             return ring
         return tf.cast(ring, tf.float64) * 2.0**-x.fractional_bits

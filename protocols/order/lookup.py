@@ -18,7 +18,7 @@ from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.order import extremes, one_hot, sort
 from tfe_bench.protocols.order.shuffle import MAX_COLUMNS, shuffle
 from tfe_bench.protocols.ring import arithmetic, checks, compare, convert, logic, reductions, shapes
-from tfe_bench.protocols.session import io, tensor_ops
+from tfe_bench.protocols.session import io, openings, tensor_ops
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import Private, PrivateBits, cost_of
 from tfe_bench.protocols.session.party import Party
@@ -126,7 +126,7 @@ def lookup_shuffled(party: Party, table: Shared, positions: Shared) -> Shared:
         sums = [reductions.cumsum(c, 0) for c in columns]
         rows = [c.map(lambda a: tensor_ops.strided_slice(a, None)) for c in (indices, *sums)]
         first, *rest = shuffle(party, rows)
-        return io.reveal(party, first), rest
+        return io.reveal(party, first, what=openings.SHUFFLED_POSITIONS), rest
 
     def restore_lookup_order(origins: Any, *columns: Shared) -> Shared:
         slots = _invert_shuffle_origins(origins)[n + 1 :]

@@ -27,7 +27,7 @@ from tfe_bench.protocols.ring.checks import (
     check_private_64bit_tensor,
     is_integer_between,
 )
-from tfe_bench.protocols.session import ops, sizes, tensor_ops, wide
+from tfe_bench.protocols.session import openings, ops, sizes, tensor_ops, wide
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.io import reveal_bits
 from tfe_bench.protocols.session.party import Party
@@ -215,7 +215,7 @@ def compare_pairs(
             )
         dealer = dealers[i % len(dealers)]
         less = compare.msb_of_planes(party, planes, end - begin, recipe, dealer)
-        bits.append(reveal_bits(party, less))
+        bits.append(reveal_bits(party, less, openings.SHUFFLED_COMPARISONS))
     return bits[0] if slices == 1 else tensor_ops.concat(bits, axis=0)
 
 

@@ -26,6 +26,7 @@ from tfe_bench.protocols.session.message_graph import (
     MessageGraph,
     Sources,
 )
+from tfe_bench.protocols.session.openings import Opening, OpeningLog
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
 from tfe_bench.protocols.session.tensor_ops import Shape, SymbolicTensor, Tensor, symbolic_result
@@ -78,6 +79,7 @@ class CostReport:
             evaluator makes two of them for each one, the dealer one.
         moved_words: words that local maps (sums, gathers, transpositions, ...) read or write, of
             one part of a sharing: each party holds two parts.
+        openings: what becomes public to workers.
     """
 
     cost: Cost
@@ -85,6 +87,7 @@ class CostReport:
     results: Any
     work: int = 0
     moved_words: int = 0
+    openings: tuple[Opening, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ class CostSnapshot:
         by_party: bits sent.
         finished_rounds: rounds of the finished graph calls: online, and in total.
         call_rounds: rounds of the current graph call.
-        work, moved_words: as in `CostReport`.
+        work, moved_words, openings: as in `CostReport`.
         exchange_count: exchanges of the message graph.
         step: finished graph calls.
     """
@@ -107,6 +110,7 @@ class CostSnapshot:
     moved_words: int
     exchange_count: int
     step: int
+    openings: tuple[Opening, ...]
 
 
 class CostParty(Party):
@@ -130,6 +134,7 @@ class CostParty(Party):
         self.index = (dealer + 1) % 3  # an evaluator: it holds masked values
         self.dealer = dealer
         self.site_names = {}
+        self.openings = OpeningLog()
         self.open_site: CostSite | None = None  # a site that has not exchanged yet
         self.largest = 0
         self.work = 0
@@ -305,9 +310,15 @@ class CostParty(Party):
         sent, calls, deepest = (
             tuple(v) for v in (self._by_party, self._finished_rounds, self._call_rounds)
         )
-        exchange_count = 0 if self.graph is None else len(self.graph.exchanges)
         return CostSnapshot(
-            sent, calls, deepest, self.work, self.moved_words, exchange_count, self._step
+            sent,
+            calls,
+            deepest,
+            self.work,
+            self.moved_words,
+            0 if self.graph is None else len(self.graph.exchanges),
+            self._step,
+            self.openings.list_openings(),
         )
 
     def repeat(self, since: CostSnapshot, times: int, in_sequence: bool = True) -> None:
@@ -333,6 +344,7 @@ class CostParty(Party):
                 self._finished_rounds, since.finished_rounds
             )
             self._call_rounds = extrapolate_cost_totals(self._call_rounds, since.call_rounds)
+        self.openings.repeat_since(since.openings, times)
 
     def _dealer_of(self, operands: Sequence[Any]) -> int:
         return next((v.dealer for v in operands if hasattr(v, "dealer")), self.dealer)
@@ -477,7 +489,14 @@ def count_cost(
     operands = [_convert_to_symbolic_shares(value) for value in inputs]
     with party.active():
         results = run_protocol(*operands) if graphs else party.function(run_protocol)(*operands)
-    return CostReport(party.total_cost, party.largest, results, party.work, party.moved_words)
+    return CostReport(
+        party.total_cost,
+        party.largest,
+        results,
+        party.work,
+        party.moved_words,
+        party.openings.list_openings(),
+    )
 
 
 def _convert_to_symbolic_shares(value: Any) -> Any:

@@ -14,7 +14,8 @@ from typing import Any, Protocol, TypeAlias
 from tfe_bench.errors import ProtocolError
 from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.session.heap import returning_free_blocks
-from tfe_bench.protocols.session.numbering import Trace
+from tfe_bench.protocols.session.numbering import Trace, TracedOpening
+from tfe_bench.protocols.session.openings import OpeningLog
 from tfe_bench.protocols.session.ops import Native
 
 # Shares, public tensors, arrays and Python constants, in lists, tuples, dicts and dataclasses.
@@ -124,6 +125,8 @@ class Graph:
         digest: digest of everything on which the three parties must agree.
         sites: sites that are numbered in it.
         in_slices: a protocol in it runs in slices (slices.py).
+        openings: what each call opens. The last results are the numbers of values of those whose
+            number is not static.
     """
 
     concrete: Callable[..., list[tf.Tensor]]
@@ -132,6 +135,15 @@ class Graph:
     sites: Mapping[int, str]
     ops: int = 0
     in_slices: bool = False
+    openings: tuple[TracedOpening, ...] = ()
+
+    def record_openings(self, log: OpeningLog, results: Sequence[tf.Tensor]) -> None:
+        """Add what a call with these results has opened to a log."""
+        dynamic = [opening for opening in self.openings if opening.count is None]
+        counts = iter(results[len(results) - len(dynamic) :])
+        for opening in self.openings:
+            count = int(next(counts)) if opening.count is None else opening.count
+            log.record_opening(opening.what, count, count * opening.width, opening.to)
 
 
 class KeptGraphs:
@@ -175,6 +187,7 @@ class TracingParty(Protocol):
     handle: int
     build_seconds: float
     site_names: dict[int, str]
+    openings: OpeningLog
     _next_site: int
     _trace: Trace | None
 
@@ -272,6 +285,7 @@ class PrivateFunction:
             raise typed_error from None
         finally:
             party._native.step_end(party.handle, step)
+        traced.record_openings(party.openings, results)
         return _unflatten_nest(traced.out, results[1:])
 
     def _translate_error(self, error: tf.errors.OpError) -> Exception:
@@ -301,6 +315,8 @@ class PrivateFunction:
             if name is not None:
                 KEPT.keep_graph(name, graph)
         else:
+            for opening in graph.openings:
+                party.openings.check_permitted(opening.what)
             party._next_site = first + len(graph.sites)
             party.site_names.update(graph.sites)
         party.agree("The traced graph", graph.digest + str(party._next_site).encode())
@@ -316,6 +332,7 @@ class PrivateFunction:
         out_spec: list[Spec] = []
         digests: list[bytes] = []
         in_slices: list[bool] = []
+        openings: list[TracedOpening] = []
         first = party._next_site
 
         def trace_body(ctx: tf.Tensor, *inner: tf.Tensor) -> list[tf.Tensor]:
@@ -332,6 +349,8 @@ class PrivateFunction:
             out_spec.append(_flatten_share_nest(result, flat))
             digests.append(trace.agreement_log.digest())
             in_slices.append(trace.in_slices)
+            openings.extend(trace.openings)
+            flat += trace.opened_counts
             # Returned, so that no Send and no Recv is pruned (a control dependency does not
             # prevent it).
             done = tf.add_n(trace.tokens) if trace.tokens else tf.constant(0)
@@ -362,4 +381,5 @@ class PrivateFunction:
             )
         sites = {i: party.site_names[i] for i in range(first, party._next_site)}
         ops = len(concrete.graph.get_operations())
-        return Graph(_Compiled(concrete), out_spec[-1], digests[-1], sites, ops, in_slices[-1])
+        traced = out_spec[-1], digests[-1], sites, ops, in_slices[-1], tuple(openings)
+        return Graph(_Compiled(concrete), *traced)

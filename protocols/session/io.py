@@ -13,7 +13,7 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.lazy_tensorflow import tf
-from tfe_bench.protocols.session import sizes
+from tfe_bench.protocols.session import openings, sizes
 from tfe_bench.protocols.session.cost import Cost, packed_bits, words_for_bits
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.packing import pack_ring_words, receive_packed_ring_words
@@ -77,11 +77,14 @@ def share_input(
     return Shared(m, l1, l2, s.dealer, fractional_bits)
 
 
-def reveal(party: Party, x: Shared, to: int | None = None) -> tf.Tensor | None:
+def reveal(
+    party: Party, x: Shared, to: int | None = None, what: str = openings.VALUES
+) -> tf.Tensor | None:
     """Open a private tensor to all workers, or to one.
 
     Args:
         to: a party index; None opens it to all three parties.
+        what: kind of the values, a plural noun: a job declares what it opens, and tells it.
 
     Returns:
         Ring elements, int64, signed (with an axis of 2 words if x is wide), at the parties that
@@ -91,6 +94,10 @@ def reveal(party: Party, x: Shared, to: int | None = None) -> tf.Tensor | None:
     are sent, packed, because the others may hold more information than the value. A truncated value
     discloses one comparison of its dropped bits as well (docs/threat_model.md, the carry bit),
     unless it comes from truncate(.., "exact").
+
+    Raises:
+        UsageError: `to` is no party.
+        PolicyError: the job may not open values of this kind.
     """
     if to is not None and to not in (0, 1, 2):
         raise UsageError(
@@ -105,13 +112,18 @@ def reveal(party: Party, x: Shared, to: int | None = None) -> tf.Tensor | None:
         message_bits = packed_bits(n, 64 if x.limbs == 2 else x.ring_bits)
         senders = {"e1": "dealer", "e2": "e1", "dealer": "e2"}
         bits = {sender: message_bits * (learner in learners) for learner, sender in senders.items()}
+        count = n // x.limbs
+        party.openings.record_opening(what, count, count * x.ring_bits, to)
         return party.count_messages(
             Cost(**bits, rounds=1, with_dealing=1),
             x.any.shape,
             x,
             dealer_learns="dealer" in learners,
         )
-    s = party.site("reveal", to, x.fractional_bits, dealer=x.dealer)
+    words = x.any.shape.num_elements()
+    words = tf.size(x.any, tf.int64) if words is None else words
+    party.declare_opening(what, words // x.limbs, x.ring_bits, to)
+    s = party.site("reveal", what, to, x.fractional_bits, dealer=x.dealer)
     shape = tf.shape(x.any, out_type=tf.int64)
     width = 64 if x.limbs == 2 else x.ring_bits
     # Each role lacks one part: D lacks m, E1 lacks l2, E2 lacks l1. A fixed sender provides it.
@@ -163,8 +175,11 @@ def _open_value(m: Any, l1: Any, l2: Any, x: Shared) -> Any:
     return tensor_ops.stack([low, extend_ring_sign(high)], axis=-1)
 
 
-def reveal_bits(party: Party, bits: EvaluatorBits) -> tf.Tensor:
+def reveal_bits(party: Party, bits: EvaluatorBits, what: str = "bits") -> tf.Tensor:
     """Open XOR-shared bits to all three workers, packed.
+
+    Args:
+        what: as in `reveal`.
 
     The evaluators exchange their shares. The dealer knows the PRF streams behind each share, so
     it receives s1 ^ r and s2 ^ r, where (r, r) is a sharing of zero from the evaluators' own key:
@@ -174,6 +189,7 @@ def reveal_bits(party: Party, bits: EvaluatorBits) -> tf.Tensor:
     Rounds: 1. Bits sent: E1, E2 2 per bit each.
     """
     if isinstance(party, CostParty):
+        party.openings.record_opening(what, int(bits.n), int(bits.n), None)
         evaluator_bits = 128 * words_for_bits(bits.n)
         return party.count_bit_messages(
             Cost(0, evaluator_bits, evaluator_bits, rounds=1, with_dealing=1),
@@ -181,7 +197,8 @@ def reveal_bits(party: Party, bits: EvaluatorBits) -> tf.Tensor:
             bits,
             dealer_learns=True,
         )
-    s = party.site("reveal_bits", dealer=bits.dealer)
+    party.declare_opening(what, sizes.static_value(bits.n), 1)
+    s = party.site("reveal_bits", what, dealer=bits.dealer)
     n_words = sizes.vector_shape((sizes.static_value(bits.n) + 63) // 64)
     if s.is_dealer:
         padded = [s.recv(n_words, e, slot=1) for e in (s.e1, s.e2)]

@@ -24,6 +24,23 @@ if TYPE_CHECKING:
 K1, K2, K3 = 1, 2, 3  # PRF keys by the roles that hold them: (D, E1), (D, E2), (E1, E2)
 
 
+@dataclass(frozen=True)
+class TracedOpening:
+    """Values that each call of a graph opens.
+
+    Attributes:
+        what: their kind.
+        width: bits of each.
+        to: the party that learns them; None: all three.
+        count: their number; None if it depends on the arguments of the call.
+    """
+
+    what: str
+    width: int
+    to: int | None
+    count: int | None
+
+
 @dataclass
 class Trace:
     """State that one graph accumulates while it is traced."""
@@ -41,6 +58,9 @@ class Trace:
     last_dealt: tf.Tensor | None = None
     dealer_gate: tf.Tensor | None = None
     in_slices: bool = False  # a protocol runs in slices
+    openings: list[TracedOpening] = field(default_factory=list)
+    # of the openings whose number of values is not static
+    opened_counts: list[tf.Tensor] = field(default_factory=list)
 
     @property
     def is_looping(self) -> bool:

@@ -14,7 +14,8 @@ from tfe_bench.errors import ProtocolError, TfeBenchError
 from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.session import ops
 from tfe_bench.protocols.session.graph import PrivateFunction
-from tfe_bench.protocols.session.numbering import K1, K2, K3, Site, Trace
+from tfe_bench.protocols.session.numbering import K1, K2, K3, Site, Trace, TracedOpening
+from tfe_bench.protocols.session.openings import OpeningLog
 
 __all__ = ["K1", "K2", "K3", "Party", "Site", "StepCost", "current_party"]
 
@@ -63,6 +64,7 @@ class Party:
 
     Attributes:
         site_names: the protocols invoked so far, by their number.
+        openings: the values that this session has opened to workers, and the kinds it may open.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Party:
         self.building = building or contextlib.nullcontext()
         self.build_seconds = 0.0
         self.site_names: dict[int, str] = {}
+        self.openings = OpeningLog()
         self._native = ops.native()
         self._next_site = 1
         self._step = 0
@@ -149,6 +152,37 @@ class Party:
         dealer = self.dealer if dealer is None else dealer
         trace.agreement_log.update(f"{number} {name} {dealer} {about!r}\n".encode())
         return Site(self, number, dealer, trace)
+
+    def declare_opening(
+        self, what: str, count: int | tf.Tensor, width: int, to: int | None = None
+    ) -> None:
+        """Declare that the graph that is being traced opens values to workers.
+
+        Args:
+            what: their kind, a plural noun.
+            count: the number of values.
+            width: bits of each.
+            to: the party that learns them; None: all three.
+
+        Raises:
+            PolicyError: the job may not open this kind of values.
+            ProtocolError: inside a loop: the graph does not know how often it runs.
+        """
+        self.openings.check_permitted(what)
+        trace = self._trace
+        if trace is None:
+            return  # (the opening's site is refused)
+        if trace.is_looping:
+            raise ProtocolError(
+                f"Values are opened outside of numbered loops. Received: {what} that every "
+                "iteration opens. Return them from the loop, and open them after it.",
+                code="opening-in-loop",
+                operation=what,
+            )
+        is_static = isinstance(count, int)
+        trace.openings.append(TracedOpening(what, width, to, count if is_static else None))
+        if not is_static:
+            trace.opened_counts.append(count)
 
     @contextlib.contextmanager
     def iteration(self, number: tf.Tensor) -> Iterator[None]:

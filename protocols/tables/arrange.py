@@ -21,7 +21,7 @@ from tfe_bench.errors import ProtocolError, UsageError
 from tfe_bench.protocols.order import select, shuffle, sort
 from tfe_bench.protocols.ring import arithmetic, shapes, small_ring
 from tfe_bench.protocols.ring.checks import is_integer_between
-from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session import openings, tensor_ops
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.io import reveal
 from tfe_bench.protocols.session.party import Party
@@ -79,7 +79,9 @@ class SecretShuffle:
         party = self._party
 
         def open_shuffled(factors: shuffle.ShuffleFactors, x: Shared) -> Any:
-            return reveal(party, _permute_columns(party, factors, [x])[0])
+            return reveal(
+                party, _permute_columns(party, factors, [x])[0], what=openings.SHUFFLED_POSITIONS
+            )
 
         return cached_graph(party, "open", open_shuffled)(self._factors, column)
 

@@ -260,7 +260,7 @@ def _open_and_of_row_bits(party: Party, ones: MaskedBits) -> Any:
         ]
         conjunction_bits = logic.and_bits(party, groups)
         if n == 1:
-            return reveal_bits(party, conjunction_bits)
+            return reveal_bits(party, conjunction_bits, "checks of stored tables")
         remaining_bits = convert.mask_bits(party, conjunction_bits)
 
 
