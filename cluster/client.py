@@ -27,6 +27,7 @@ from tfe_bench.cluster.input_upload import (
     describe_type,
 )
 from tfe_bench.cluster.job_results import JobResultCollector
+from tfe_bench.cluster.jobs import DECLARED, NOTHING
 from tfe_bench.cluster.requests import (
     AnyInput,
     JobResult,
@@ -50,6 +51,7 @@ from tfe_bench.errors import (
     UsageError,
     did_you_mean,
 )
+from tfe_bench.protocols.session.openings import Opening
 
 CONNECT_SECONDS = 12.0
 _JOB = re.compile(r"[0-9a-f]{32}", re.ASCII)
@@ -84,6 +86,8 @@ class Client:
         shaping: the emulated network of the workers' messages: one-way delay in microseconds, and
             bytes per second of each worker; None for no emulation.
         warm_up_bytes: bytes that the workers exchange before a program runs.
+        sealed: whether the workers refuse jobs that open values to them.
+        on_openings: called before a job runs, with what it opens to workers, if it opens anything.
     """
 
     profile = profiles.get_profile("local")
@@ -92,6 +96,8 @@ class Client:
         self._config = config
         self.shaping: tuple[int, int] | None = None
         self.warm_up_bytes = 0
+        self.sealed = False
+        self.on_openings: Callable[[Sequence[Opening]], None] | None = None
         self._key_pair = (key, certificate)
         self._closed = False
         self._last_result = -math.inf
@@ -267,10 +273,11 @@ class Client:
             "cluster_parts": agreement.summarize_cluster_settings(self.config),
             "shaping": self.shaping,
             "warm_up_bytes": self.warm_up_bytes,
+            "opens": NOTHING if self.sealed else DECLARED,
         }
         upload = InputUpload(inputs)
         self._wait_for_restart()
-        collector = JobResultCollector(self.config, progress)
+        collector = JobResultCollector(self.config, progress, self.on_openings)
         started = time.perf_counter()
 
         def send_requests(party: int) -> Iterator[bytes]:

@@ -8,7 +8,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import grpc
@@ -18,6 +18,7 @@ from tfe_bench.cluster import seeds, wire
 from tfe_bench.cluster.config import ClusterConfig
 from tfe_bench.cluster.requests import JobResult, Progress
 from tfe_bench.errors import ClusterError, JobCancelled, PeerLost, ProtocolError, TfeBenchError
+from tfe_bench.protocols.session.openings import Opening, decode_openings
 
 SILENCE_SECONDS = 9.5
 
@@ -45,23 +46,33 @@ class JobResultCollector:
     Args:
         config: the cluster file.
         progress: callback for the job's position and fraction, as party 0 reports them.
+        on_openings: called with what the job opens to workers, once all three accept it; not called
+            for a job that opens nothing.
 
     Attributes:
         result: the outputs received so far; complete when `collect_result` returns.
         finished: set when no further event is expected.
     """
 
-    def __init__(self, config: ClusterConfig, progress: Progress | None) -> None:
+    def __init__(
+        self,
+        config: ClusterConfig,
+        progress: Progress | None,
+        on_openings: Callable[[Sequence[Opening]], None] | None = None,
+    ) -> None:
         self.config = config
         self.result = JobResult()
         self.finished = threading.Event()
-        self._progress = progress
+        self._progress, self._on_openings = progress, on_openings
+        self._lock = threading.Lock()
         # (party, error); the party is None for an error at this client
         self._outcomes: queue.Queue[tuple[int | None, BaseException | None]] = queue.Queue()
         # by party and name; each stream's thread writes its party's
         self._shares: tuple[dict[str, _ResultShare], ...] = ({}, {}, {})
         self._last_alive = [time.monotonic()] * 3
-        self._accepted: set[int] = set()
+        # by party: what the job opens, as each worker states before it runs, and afterwards
+        self._declared: dict[int, Sequence[Opening] | None] = {}
+        self._opened: dict[int, Sequence[Opening] | None] = {}
         self._admitted = threading.Event()
 
     def mark_alive(self, party: int) -> None:
@@ -96,9 +107,7 @@ class JobResultCollector:
                 if kind == "error":
                     raise wire.decode_error_event(event)
                 if kind == "accepted":
-                    self._accepted.add(party)
-                    if len(self._accepted) == 3:
-                        self._admitted.set()
+                    self._accept(party, decode_openings(event.get("opens")))
                 elif kind == "queued" and party == 0 and self._progress:
                     before = int(event.get("before", 0))
                     others = "1 job" if before == 1 else f"{before} jobs"
@@ -106,6 +115,7 @@ class JobResultCollector:
                 elif kind == "progress" and party == 0 and self._progress:
                     self._progress(float(event["fraction"]), str(event["text"]))
                 elif kind == "measured":
+                    self._opened[party] = decode_openings(event.pop("opened", None))
                     self.result.measured[party] = event
                 elif kind == "result":
                     self._read_result(party, event, reader)
@@ -133,6 +143,17 @@ class JobResultCollector:
             self._outcomes.put((party, PeerLost(party, reason)))
         except BaseException as error:
             self._outcomes.put((party, error))
+
+    def _accept(self, party: int, declared: Sequence[Opening] | None) -> None:
+        """Record that a worker accepts the job; once all three do, report what the job opens."""
+        with self._lock:
+            self._declared[party] = declared
+            if len(self._declared) < 3:
+                return
+        openings = _agree_on_openings(self._declared, "opens")
+        if openings and self._on_openings is not None:
+            self._on_openings(openings)
+        self._admitted.set()
 
     def _read_result(self, party: int, event: dict[str, Any], reader: wire.JobStreamReader) -> None:
         try:
@@ -186,6 +207,7 @@ class JobResultCollector:
             mask = seeds.add_ring_words(parts["l1"], parts["l2"], spec.limbs)
             outputs[name] = seeds.unmask_values(parts["m"], mask, spec.limbs)
         self.result.outputs.update(outputs)
+        self.result.opened = _agree_on_openings(self._opened, "opened")
         return self.result
 
     def _find_root_cause(self, first: BaseException, ended: set[int | None]) -> BaseException:
@@ -214,6 +236,25 @@ class JobResultCollector:
             return 0 if isinstance(error, TfeBenchError) else 2
 
         return min(errors, key=rank_worker_error)
+
+
+def _agree_on_openings(
+    by_party: Mapping[int, Sequence[Opening] | None], verb: str
+) -> tuple[Opening, ...]:
+    """Return the openings that the three workers state alike; () if their program states none.
+
+    Raises:
+        ProtocolError: they disagree.
+    """
+    first, *others = (by_party.get(party) for party in range(3))
+    if others != [first, first]:
+        stated = (", ".join(map(str, each or ())) or "nothing" for each in (first, *others))
+        raise ProtocolError(
+            f"The workers disagree about what this job {verb}. Received: {'; '.join(stated)}.",
+            code="inconsistent-results",
+            operation="openings",
+        )
+    return tuple(first or ())
 
 
 def _check_result_shares(

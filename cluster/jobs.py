@@ -14,6 +14,7 @@ from tfe_bench.errors import ConfigError, TfeBenchError, UsageError, did_you_mea
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.store import ShareStore
+    from tfe_bench.protocols.session.openings import Opening
     from tfe_bench.protocols.session.party import Party
     from tfe_bench.protocols.session.sharing import Shared
 
@@ -29,6 +30,8 @@ MOST_AXES, MOST_WORDS = 16, 1 << 33
 # normalization.
 GROWTH, FUNCTION_GROWTH = 16, 64
 _MOST_TEXT = 2000
+# What a job may open to workers: what its program declares, or nothing (a sealed job).
+OPENS = DECLARED, NOTHING = "declared", "nothing"
 
 
 @dataclass(frozen=True)
@@ -144,12 +147,15 @@ class Size:
         sent: bytes that the three workers send together; 0 if the program does not declare it.
         memory: approximate bytes at a worker in addition to its inputs; 0 if not declared.
         seconds: approximate computing time without waits for the network; 0 if not declared.
+        openings: what becomes public to workers, on average where it depends on a secret shuffle;
+            the run may open these kinds of values alone. None if not declared: it may open any.
     """
 
     words: int
     sent: int = 0
     memory: int = 0
     seconds: float = 0.0
+    openings: tuple[Opening, ...] | None = None
 
 
 # Errors that parameters of an unexpected type cause.
@@ -198,6 +204,8 @@ class Program(Generic[R]):
             operators' logs; by default the name in the request.
         needs: other programs that operators must also allow to the client: those whose effects a
             job with this request has, such as keeping a model.
+        is_sealed: whether jobs of this program open nothing to workers; a run that would is
+            refused. Other programs declare their openings in their size.
         check: the former `parse`, which returns nothing: the request is the parameters.
             Deprecated.
     """
@@ -213,6 +221,7 @@ class Program(Generic[R]):
     kept_names: Callable[[R], Sequence[str]] = get_name_parameter
     needs: Callable[[R], Sequence[str]] = lambda request: ()
     size: Callable[[str, ShareStore, R, Sequence[InputSpec]], int | Size] | None = None
+    is_sealed: bool = False
     check: Check | None = None
 
     def __post_init__(self) -> None:
@@ -232,7 +241,8 @@ class Program(Generic[R]):
         declared = 0 if self.size is None else self.size(client, store, request, inputs)
         if not isinstance(declared, Size):
             declared = Size(declared)
-        return replace(declared, words=max(input_words, declared.words))
+        openings = () if self.is_sealed else declared.openings
+        return replace(declared, words=max(input_words, declared.words), openings=openings)
 
     def admit(self, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> R:
         """Return the request of a job; reject invalid parameters or inputs before the run.

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Collection, Sequence
 from dataclasses import Field, dataclass, field, fields, make_dataclass
 from pathlib import Path
 from typing import Any
 
 from tfe_bench.cluster import handles, tls, toml_file
 from tfe_bench.cluster.config import ClusterConfig
-from tfe_bench.cluster.jobs import Size, installed_programs
-from tfe_bench.cluster.schema import declare_field
+from tfe_bench.cluster.jobs import DECLARED, NOTHING, OPENS, Size, installed_programs
+from tfe_bench.cluster.schema import choice_field, declare_field
 from tfe_bench.cluster.toml_file import (
     TomlTable,
     load_toml,
@@ -25,6 +26,7 @@ from tfe_bench.cluster.toml_file import (
     tables_field,
 )
 from tfe_bench.errors import ConfigError, PolicyError, did_you_mean
+from tfe_bench.protocols.session.openings import Opening
 
 ANY = "*"
 DEFAULT_MAX_ELEMENTS = 1 << 26
@@ -82,6 +84,7 @@ class WorkerPolicy:
         job_seconds: the longest time of a job: a longer one is cancelled, or refused if its time
             is known before.
         allow_shaping: whether a client may impose delay and rate on this worker's messages.
+        opens: what jobs may open to workers: "declared" (what their programs declare) or "nothing".
         max_jobs: jobs of all clients together that run, wait or arrive.
         max_jobs_per_client: the same of one client.
         models: the folder for the shares of deployed models; None stores none.
@@ -112,6 +115,7 @@ class WorkerPolicy:
     reveal: tuple[RevealRule, ...] = ()
     allow_shaping: bool = False
     models: Path | None = None
+    opens: str = DECLARED
     max_elements: int = _policy_limit_field(DEFAULT_MAX_ELEMENTS)
     job_seconds: float = _policy_limit_field(3600.0)
     stall_seconds: float = _policy_limit_field(60.0)
@@ -180,6 +184,7 @@ class WorkerPolicy:
                 reveal=tuple(RevealRule(**vars(rule)) for rule in file.reveal),
                 allow_shaping=file.allow_shaping,
                 models=path.parent / file.models if file.models else None,
+                opens=file.opens,
                 source=path.name,
                 **vars(file.limits),
             )
@@ -291,6 +296,34 @@ class WorkerPolicy:
                 code="shaping-not-allowed",
                 party=self.party,
             )
+
+    def permit_openings(
+        self, declared: Sequence[Opening] | None, is_sealed: bool
+    ) -> Collection[str] | None:
+        """Return the kinds of values that a job may open to workers; None: all, () : none.
+
+        Args:
+            declared: what the job opens, as its program declares; None: the program does not say.
+            is_sealed: whether the job's client demands that it opens nothing.
+
+        Raises:
+            PolicyError: it opens values, and the client or this worker demands that it does not.
+        """
+        if not is_sealed and self.opens != NOTHING:
+            return None if declared is None else frozenset(opening.what for opening in declared)
+        if declared:
+            rule, remedy = "This job is sealed", "Submit it unsealed"
+            if not is_sealed:
+                rule = f"Party {self.party} runs sealed jobs only"
+                remedy = f'Its operator would allow it by opens = "{DECLARED}" in worker.toml'
+            raise PolicyError(
+                f"{rule}: nothing becomes public to workers. Received: a program that opens "
+                f"{'; '.join(map(str, declared))}. {remedy}.",
+                code="opening-not-permitted",
+                operation=declared[0].what,
+                party=self.party,
+            )
+        return ()
 
     def permit_elements(self, count: int) -> None:
         """Permit an input tensor of ``count`` elements.
@@ -413,6 +446,7 @@ class _PolicyFile(TomlTable):
     reveal: tuple[_RevealTable, ...] = tables_field("reveal", _RevealTable)
     limits: Any = table_field("limits", _LimitsTable)
     models: str = declare_field(toml_file.TEXT, "")
+    opens: str = choice_field(OPENS, default=DECLARED)
 
 
 def unknown_policy_names(config: ClusterConfig, policy: WorkerPolicy) -> list[str]:

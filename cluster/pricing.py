@@ -8,6 +8,7 @@ from tfe_bench.cluster import profiles
 from tfe_bench.cluster.network_timeline import simulate_network
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.message_graph import MessageGraph
+from tfe_bench.protocols.session.openings import Opening
 
 # Measured with three workers on two cores over all of `suite tables`: bytes of all three per
 # second, the overhead of a round, and words per second that local maps move
@@ -24,10 +25,12 @@ class PlanPrice:
     Attributes:
         cost: bits by party, and rounds, of all steps.
         largest: 64-bit words of the largest intermediate array.
+        openings: what becomes public to workers, on average.
     """
 
     cost: Cost
     largest: int
+    openings: tuple[Opening, ...] = ()
 
     @property
     def sent_bytes(self) -> int:

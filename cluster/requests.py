@@ -11,6 +11,7 @@ import numpy as np
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.cluster.seeds import Ring
 from tfe_bench.errors import UsageError
+from tfe_bench.protocols.session.openings import Opening
 
 _MOST_BITS = 127
 # Called with a fraction and a word; both are public.
@@ -144,6 +145,7 @@ class JobResult:
         fractional_bits: their scales.
         limbs: their words per element, 1 or 2.
         measured: public figures of each worker.
+        opened: what became public to the workers, on which all three agree.
         share_seconds: seconds from submission until all inputs have left this client.
         submitted: the job; None for a result that no worker computed.
     """
@@ -152,6 +154,7 @@ class JobResult:
     fractional_bits: dict[str, int] = field(default_factory=dict)
     limbs: dict[str, int] = field(default_factory=dict)
     measured: list[dict[str, Any]] = field(default_factory=lambda: [{}, {}, {}])
+    opened: tuple[Opening, ...] = ()
     share_seconds: float = 0.0
     submitted: SubmittedJob | None = None
 

@@ -372,11 +372,12 @@ def storing_program(
     about: str,
     prepare: Callable[[Context], tuple[Values, Mapping[str, Shared]]] = lambda c: (c.inputs, {}),
     size: Callable[[str, ShareStore, S, Sequence[InputSpec]], int | Size] | None = None,
+    is_sealed: bool = True,
 ) -> Program[S]:
     """Return a program that stores values under a name: at all three workers, or at none.
 
     Args:
-        parse, size: as in Program.
+        parse, size, is_sealed: as in Program.
         prepare: returns, for a job, the values to store and the outputs for the client; by default,
             the job's inputs and no output.
     """
@@ -393,7 +394,12 @@ def storing_program(
         store_share_values(context.party, store.for_kind(kind), facts, values)
         return dict(leaving)
 
-    return Program(program, run_storing, parse, about, permit=permit_storing, size=size)
+    return Program(
+        *(program, run_storing, parse, about),
+        permit=permit_storing,
+        size=size,
+        is_sealed=is_sealed,
+    )
 
 
 def removing_program(
@@ -424,4 +430,4 @@ def removing_program(
         then(store, name)
         return {}
 
-    return Program(program, run_removal, parse_removal, about)
+    return Program(program, run_removal, parse_removal, about, is_sealed=True)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tfe_bench.benchmarks import error_metrics
-from tfe_bench.cluster.jobs import GROWTH, shape_extent
+from tfe_bench.cluster.jobs import GROWTH, Size, shape_extent
 from tfe_bench.errors import UsageError, check_known
 from tfe_bench.protocols.ring import truncation
-from tfe_bench.protocols.session import counting
+from tfe_bench.protocols.session import counting, slices
 from tfe_bench.protocols.session.counting import Private
 
 if TYPE_CHECKING:
@@ -115,32 +115,36 @@ class Operation:
         """True if columns of a file can be its inputs."""
         return len(self.size) <= 2
 
-    def max_array_words(self, size: Shape, options: Options) -> int:
-        """Return an upper bound on the words of the largest array of a run."""
-        return self.bound_array_words(size, self.count_largest_array(size, options))
+    def estimate_size(self, size: Shape, options: Options) -> Size:
+        """Estimate the largest array of a run, its memory, and its openings.
 
-    def bound_array_words(self, size: Shape, largest: int) -> int:
-        """Return the counted words; for local work at least GROWTH per element of an input."""
-        if self.most is not None:
-            return largest
-        return max(largest, GROWTH * max(shape_extent(s) for s in self.shapes(size).values()))
-
-    def count_largest_array(self, size: Shape, options: Options) -> int:
-        """Return the words of the largest value or message of a run, from counting the protocol."""
-        if self.most is not None:
-            return self.most(size, options)
+        From counting the protocol; for local work at least GROWTH per element of the largest input.
+        """
+        if self.most is not None and not self.stepwise:
+            largest = self.most(size, options)
+            return Size(largest, memory=slices.estimate_memory(largest), openings=())
         shapes = self.shapes(size)
 
         def run(party: Party, *shares: Shared) -> Shared:
             return self.run(party, dict(zip(shapes, shares, strict=True)), options)
 
         scales = {self.input_bits, 0} if self.integers else {self.input_bits}
-        return max(
+        counted = [
             counting.count_cost(
-                run, *(Private(s, scale) for s in shapes.values()), graphs=self.stepwise
-            ).largest
+                run,
+                *(Private(s, scale) for s in shapes.values()),
+                graphs=self.stepwise,
+                expected=True,
+            )
             for scale in scales
-        )
+        ]
+        if self.most is not None:
+            words = largest = self.most(size, options)
+        else:
+            largest = max(tally.largest for tally in counted)
+            words = max(largest, GROWTH * max(shape_extent(shape) for shape in shapes.values()))
+        memory = slices.estimate_memory(largest)
+        return Size(words, memory=memory, openings=counted[0].openings)
 
     def check_size(self, size: Shape) -> None:
         """Reject a size with a wrong number of axes or too small extents.

@@ -113,4 +113,5 @@ PROGRAM = Program(
     parse_request,
     "measures rounds and bandwidth between workers 1 and 2",
     size=channel_transfer_words,
+    is_sealed=True,
 )

@@ -94,4 +94,5 @@ PROGRAM = Program(
     "computes the exponential of private numbers",
     wide=True,
     size=max_exp_array_words,
+    is_sealed=True,
 )

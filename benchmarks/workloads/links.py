@@ -172,4 +172,5 @@ PROGRAM = Program(
     parse_request,
     "measures delay and bandwidth between the workers",
     size=link_transfer_words,
+    is_sealed=True,
 )

@@ -57,4 +57,5 @@ PROGRAM = Program(
     parse_request,
     "multiplies two private matrices",
     size=matmul_product_words,
+    is_sealed=True,
 )

@@ -10,7 +10,6 @@ from tfe_bench.benchmarks import operations
 from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size
 from tfe_bench.cluster.timing import check_benchmark_parameters, measure_program_runs
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.session import slices
 from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
@@ -54,11 +53,8 @@ def parse_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) ->
 def estimate_operation_size(
     client: str, store: ShareStore, request: OperationRequest, inputs: Sequence[InputSpec]
 ) -> Size:
-    """Return the words of the operation's largest array, and the memory that they take."""
-    operation, shape = request.operation, request.shape
-    largest = operation.count_largest_array(shape, request.job_options)
-    words = operation.bound_array_words(shape, largest)
-    return Size(words, memory=slices.estimate_memory(largest))
+    """Return the words of the operation's largest array, its memory and its openings."""
+    return request.operation.estimate_size(request.shape, request.job_options)
 
 
 def _check_operation_inputs(

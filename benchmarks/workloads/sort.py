@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cluster.jobs import Context, InputSpec, Program, shape_extent
+from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size, shape_extent
 from tfe_bench.cluster.schema import flag_field, parsed_field
 from tfe_bench.cluster.timing import TimedRequest, measure_program_runs
 from tfe_bench.errors import UsageError
+from tfe_bench.protocols.session.counting import Private, count_cost
 from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
@@ -77,14 +78,23 @@ def parse_sort(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> So
 
 def estimate_sort_size(
     client: str, store: ShareStore, request: SortRequest, inputs: Sequence[InputSpec]
-) -> int:
-    """Return the words of the largest array of the sort."""
-    from tfe_bench.protocols.order.sort import max_sort_array_words
+) -> Size:
+    """Return the words of the largest array of the sort, and the comparisons that it opens."""
+    from tfe_bench.protocols.order.sort import max_sort_array_words, sort
 
     *rows, n = inputs[0].shape
-    return max_sort_array_words(
+    words = max_sort_array_words(
         shape_extent(rows), n, len(inputs), request.algorithm, request.profile
     )
+    counted = count_cost(
+        sort,
+        Private(inputs[0].shape, inputs[0].fractional_bits),
+        graphs=True,
+        expected=True,
+        algorithm=request.algorithm,
+        profile=request.profile,
+    )
+    return Size(words, openings=counted.openings)
 
 
 def run_sort(context: Context) -> dict[str, Shared]:

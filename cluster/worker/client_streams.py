@@ -22,6 +22,7 @@ from tfe_bench.cluster.worker.log import foreign_error_location, log
 from tfe_bench.cluster.worker.pending import Job
 from tfe_bench.errors import ClusterError, JobCancelled, PolicyError, TfeBenchError
 from tfe_bench.protocols.session import aligned_buffers
+from tfe_bench.protocols.session.openings import encode_openings
 
 
 class ClientStreams:
@@ -78,7 +79,9 @@ class ClientStreams:
             host.jobs.add_job(accepted)
             job = accepted
             host.recheck_job(job)  # (the files may have been reloaded)
-            job.events.put_messages(wire.event("accepted"))
+            job.events.put_messages(
+                wire.event("accepted", opens=encode_openings(job.declared_openings))
+            )
             # Also if the client disconnects while an event is being sent to it.
             context.add_done_callback(
                 functools.partial(_cancel_job, accepted)  # pyright: ignore[reportArgumentType]

@@ -17,6 +17,7 @@ from tfe_bench.cluster.worker.memory import MemoryMeter
 from tfe_bench.cluster.worker.pending import Job
 from tfe_bench.errors import ClusterError, PolicyError, TfeBenchError
 from tfe_bench.protocols.session import ops
+from tfe_bench.protocols.session.openings import OpeningLog, encode_openings
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -118,6 +119,7 @@ class JobRunner:
     def _run_program(self, job: Job, link: SessionLink) -> None:
         party = Party(self._host.party, link.handle, DEALER, client=job.client)
         party._on_abort = lambda _: link.cause
+        party.openings = OpeningLog(job.permitted_openings)
         if job.warm_up_bytes:
             # TCP windows grow with traffic, and must be open before measurements.
             for _ in range(2):
@@ -166,6 +168,7 @@ class JobRunner:
             "idle_memory": idle,
             "peak_memory": self._memory.peak_growth(),
             "instruction_set": ops.native().isa().decode(),
+            "opened": encode_openings(party.openings.list_openings()),
         }
         if counts:
             measured["batched"] = {"requests": len(counts), "samples": sum(counts)}

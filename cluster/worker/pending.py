@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from tfe_bench.cluster import handshake, wire
-from tfe_bench.cluster.jobs import InputSpec
+from tfe_bench.cluster.jobs import NOTHING, InputSpec
 from tfe_bench.cluster.seeds import Ring
 from tfe_bench.cluster.transport import SessionLink
 from tfe_bench.cluster.worker.job_events import JobEvents
@@ -17,6 +17,7 @@ from tfe_bench.cluster.worker.job_queue import QueueSlot
 from tfe_bench.cluster.worker.late_inputs import MAX_AHEAD, LateInputBuffer
 from tfe_bench.cluster.worker.loop_waits import LoopWaits
 from tfe_bench.errors import ProtocolError, TfeBenchError
+from tfe_bench.protocols.session.openings import Opening
 
 # Seconds from a session's start at one worker to its start at the next.
 _LINK_SECONDS = 17.0
@@ -54,6 +55,9 @@ class Job:
             disconnects.
         is_batched: it is part of another job's batch, and uses that job's session.
         is_joined: the three workers have agreed on that, so that its own streams are free.
+        is_sealed: its client demands that it opens nothing to workers.
+        declared_openings: what it opens to workers, as its program declares; None: unknown.
+        permitted_openings: the kinds of values that it may open; None: all.
         programs: that its client must be allowed: its own, and those that it needs.
         request: what its program parsed, by admission.accept_job_submission.
         description: its program, its stored values and its client, for logs.
@@ -92,6 +96,9 @@ class Job:
         self.warm_up_bytes = _check_shaping_integer(
             header.get("warm_up_bytes", 0), 0, _MOST_WARM_UP
         )
+        self.is_sealed = header.get("opens") == NOTHING
+        self.declared_openings: Sequence[Opening] | None = ()
+        self.permitted_openings: Collection[str] | None = ()
         self.seeds: list[dict[str, bytes]] = []
         self.masked: list[Ring] = []
         self.late_inputs = LateInputBuffer()
@@ -122,7 +129,7 @@ class Job:
             [
                 [client, certificate],
                 [[i.name, i.shape, i.fractional_bits, i.limbs, i.late] for i in self.inputs],
-                [self.shaping, self.warm_up_bytes],
+                [self.shaping, self.warm_up_bytes, self.is_sealed],
             ],
         )
 

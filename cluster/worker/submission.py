@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfe_bench.cluster import wire
+from tfe_bench.cluster.jobs import DECLARED, OPENS
 from tfe_bench.cluster.schema import (
     Header,
     Mismatch,
     Rule,
+    choice_field,
     declare_field,
     flag_rule,
     header_rule,
@@ -75,6 +77,7 @@ class JobSubmission(_SubmittedPart):
         mapping_rule(Rule(lambda value: value), _MOST_VALUES)
     )
     inputs: tuple[SubmittedInput, ...] = list_field(header_rule(SubmittedInput), 0, _MOST_VALUES)
+    opens: str = choice_field(OPENS, default=DECLARED)
     shaping: tuple[int, int] | None = declare_field(optional_rule(list_rule(_COUNT, 2, 2)), None)
     warm_up_bytes: int | None = declare_field(optional_rule(_COUNT), None)
 

@@ -198,6 +198,13 @@ def price_alignment(
         align_rows(
             party, order, alignment, tables, load_placeholders, profiles.get_profile(profile).plan
         )
-    cost, calls = party.total_cost, (range(party.finished_calls),)
-    moved_words, largest = (party.moved_words,), party.largest
-    return Price(profile, (cost,), moved_words, messages, calls, cost=cost, largest=largest)
+    return Price(
+        profile,
+        (party.total_cost,),
+        (party.moved_words,),
+        messages,
+        (range(party.finished_calls),),
+        cost=party.total_cost,
+        largest=party.largest,
+        openings=party.openings.list_openings(),
+    )

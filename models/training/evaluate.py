@@ -22,6 +22,7 @@ from tfe_bench.protocols.session.sharing import Shared
 LARGEST_WEIGHT = 2.0**10
 # Fractional bits of a sum of squared errors.
 ERROR_BITS = 20
+WEIGHT_CHECKS = "checks of the weights"
 
 
 def score_evaluation_batch(
@@ -105,5 +106,5 @@ def detect_weight_overflow(
     inside = convert.b2a(party, convert.mask_bits(party, compare.msb(party, sides)))
     missing = inside.map(lambda a: tf.reshape(tf.reduce_sum(a), [1]))
     missing = replace(missing, m=None if missing.m is None else missing.m - count)
-    bit = io.reveal_bits(party, compare.msb(party, missing), "checks of the weights")
+    bit = io.reveal_bits(party, compare.msb(party, missing), WEIGHT_CHECKS)
     return tf.bitwise.bitwise_and(tf.reshape(bit, [-1])[0], tf.constant(1, tf.int64))

@@ -17,7 +17,7 @@ import numpy as np
 
 from tfe_bench.cluster import profiles, stored_shares, tracing
 from tfe_bench.cluster.barrier import wait_at_worker_barrier
-from tfe_bench.cluster.jobs import FUNCTION_GROWTH, GROWTH, Context, InputSpec, Program
+from tfe_bench.cluster.jobs import FUNCTION_GROWTH, GROWTH, Context, InputSpec, Program, Size
 from tfe_bench.cluster.store import ShareStore
 from tfe_bench.cluster.stored import CHECKPOINTS, Sources
 from tfe_bench.cluster.timing import run_metered
@@ -35,6 +35,7 @@ from tfe_bench.models.training.training_job import (
 )
 from tfe_bench.protocols.ring import arithmetic, shapes, truncation
 from tfe_bench.protocols.session import io
+from tfe_bench.protocols.session.openings import Opening
 from tfe_bench.protocols.session.sharing import Shared
 
 # Number of rows evaluated at once: at most this, and at most as many as keep the largest value
@@ -45,6 +46,7 @@ _SCORE_PREFIX = "score/"
 _MAX_RANGE_FLAGS = 1000
 # Fractional bits of a revealed mean loss.
 _LOSS_BITS = 16
+MEAN_LOSSES = "mean losses"
 
 
 def parse_training(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> TrainingJob:
@@ -91,8 +93,8 @@ def kept_names(job: TrainingJob) -> Sequence[str]:
 
 def estimate_training_size(
     client: str, store: ShareStore, job: TrainingJob, inputs: Sequence[InputSpec]
-) -> int:
-    """Return the words of all rows, of a batch's values, of test rows, or of weights."""
+) -> Size:
+    """Estimate the words of all rows, a batch's values, test rows or weights; and openings."""
     recipe = job.recipe
     graph = recipe.graph
     largest = max(math.prod(shape) for shape in graph.shapes.values())
@@ -100,12 +102,29 @@ def estimate_training_size(
     smooth = max(math.prod(graph.shapes[name]) for name in (*graph.outputs, *curved))
     weights = max((w.size for w in graph.weight_arrays().values()), default=0)
     features = max(math.prod(recipe.input_shape), math.prod(recipe.output_shape))
-    return max(
+    words = max(
         GROWTH * max(recipe.batch * largest, _test_batch_size(job) * largest),
         FUNCTION_GROWTH * max(recipe.batch, _test_batch_size(job)) * smooth,
         (FUNCTION_GROWTH if recipe.optimizer.compares_weights else GROWTH) * weights,
         (job.rows + job.holdout) * features,
     )
+    return Size(words, openings=_count_training_openings(job))
+
+
+def _count_training_openings(job: TrainingJob) -> tuple[Opening, ...]:
+    """Return what a training that starts at its first step and runs to its last one opens."""
+    steps, openings = job.total_steps, []
+    if job.reveal_loss:
+        epochs = -(-steps // max(1, job.steps_per_epoch))
+        openings.append(Opening(MEAN_LOSSES, epochs, 64 * epochs))
+    if job.guard:
+        intervals = [job.guard] if job.saving is None else [job.guard, job.saving.every]
+        checks = sum(
+            done == steps or any(done % interval == 0 for interval in intervals)
+            for done in range(1, steps + 1)
+        )
+        openings.append(Opening(evaluate.WEIGHT_CHECKS, checks, checks))
+    return tuple(opening for opening in openings if opening.count)
 
 
 def _test_batch_size(job: TrainingJob) -> int:
@@ -322,7 +341,7 @@ class _TrainingRun:
             ("loss", drop),
             lambda: (
                 lambda v: io.reveal(
-                    party, truncation.truncate(party, v, drop, "exact"), what="mean losses"
+                    party, truncation.truncate(party, v, drop, "exact"), what=MEAN_LOSSES
                 )
             ),
         )

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
-from tfe_bench.errors import PolicyError
+from tfe_bench.errors import PolicyError, ProtocolError
 
 # Kinds of values; the first is that of programs that name none.
 VALUES = "values"
 SHUFFLED_COMPARISONS = "comparisons of shuffled keys"
 SHUFFLED_POSITIONS = "positions of shuffled rows"
+_MOST_ROWS = 10_000
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,33 @@ class Opening:
         """Describe the opening in one line."""
         to = "" if self.to is None else f", to party {self.to}"
         return f"{self.what} ({self.count:,} of them, {self.bits:,} bits{to})"
+
+
+def encode_openings(openings: Iterable[Opening] | None) -> list[tuple[object, ...]] | None:
+    """Return openings as rows for JSON."""
+    return None if openings is None else [astuple(opening) for opening in openings]
+
+
+def decode_openings(rows: object) -> tuple[Opening, ...] | None:
+    """Return the openings of rows; None for None.
+
+    Raises:
+        ProtocolError: the rows are malformed.
+    """
+    if rows is None:
+        return None
+    if isinstance(rows, list) and len(rows) <= _MOST_ROWS and all(map(_is_opening_row, rows)):
+        return tuple(Opening(*row) for row in rows)
+    raise ProtocolError("A worker's list of openings is malformed.", code="malformed-message")
+
+
+def _is_opening_row(row: object) -> bool:
+    kinds = ((str,), (int,), (int,), (int, type(None)))
+    return (
+        isinstance(row, list)
+        and len(row) == len(kinds)
+        and all(type(value) in kind for value, kind in zip(row, kinds, strict=True))
+    )
 
 
 class OpeningLog:

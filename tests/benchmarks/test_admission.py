@@ -352,11 +352,10 @@ def test_the_largest_array_of_an_operation_is_counted() -> None:
     n, k = 1000, 31
     # for the last step of a GELU, D sends two polynomials and an injection
     terms = sum(part.plan.dealt_words for part in gelu.residual_for_scale(16).parts)
-    assert (
-        operations.find_operation("gelu").max_array_words((n,), {}) >= (terms + 2) * n > GROWTH * n
-    )
-    assert operations.find_operation("relu").max_array_words((n,), {}) == GROWTH * n
-    rows = operations.find_operation("softmax").max_array_words((n, k), {"profile": "local"})
+    words = operations.find_operation("gelu").estimate_size((n,), {}).words
+    assert words >= (terms + 2) * n > GROWTH * n
+    assert operations.find_operation("relu").estimate_size((n,), {}).words == GROWTH * n
+    rows = operations.find_operation("softmax").estimate_size((n, k), {"profile": "local"}).words
     assert rows >= GROWTH * n * k
 
 

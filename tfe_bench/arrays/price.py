@@ -164,4 +164,5 @@ def _count_plan(plan: ExpressionPlan, messages: MessageGraph | None = None) -> E
         party.op_count,
         cost=party.total_cost,
         largest=max([party.largest, *sizes], default=0),
+        openings=party.openings.list_openings(),
     )

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tfe_bench.errors import ProtocolError, RangeError
+from tfe_bench.protocols.session.counting import CostParty, Private, count_cost
+from tfe_bench.protocols.session.openings import Opening
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import hashed_lookup, results
@@ -43,6 +45,21 @@ def check_table(party: Party, schema: TableSchema, words: Mapping[str, Shared]) 
                 code="invalid-link",
                 operation=link.column,
             ) from None
+
+
+def count_check_openings(schema: TableSchema) -> tuple[Opening, ...]:
+    """Return what `check_table` opens to workers, on average."""
+
+    def check_symbolic_table(party: CostParty) -> None:
+        words = {
+            name: Private((schema.rows,), 0).to_symbolic()
+            for name in stored.stored_row_word_names(schema)
+        }
+        for name, size in stored.link_sizes(schema).items():
+            words[name] = Private((size,), 0).to_symbolic()
+        check_table(party, schema, words)
+
+    return count_cost(check_symbolic_table, graphs=True, expected=True).openings
 
 
 def _upper_bounds(schema: TableSchema) -> dict[str, tuple[str, int]]:

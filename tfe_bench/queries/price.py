@@ -97,6 +97,13 @@ def price_query_plan(
     ]
     costs = tuple(Cost(*step[:-1]) for step in steps)
     moved = tuple(step[-1] for step in steps)
-    calls = tuple(itertools.starmap(range, itertools.pairwise(finished_calls)))
-    cost, largest = party.total_cost, party.largest
-    return Price(profile, costs, moved, messages, calls, cost=cost, largest=largest)
+    return Price(
+        profile,
+        costs,
+        moved,
+        messages,
+        tuple(itertools.starmap(range, itertools.pairwise(finished_calls))),
+        cost=party.total_cost,
+        largest=party.largest,
+        openings=party.openings.list_openings(),
+    )

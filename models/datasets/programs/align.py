@@ -39,7 +39,8 @@ def estimate_alignment_size(
     """Estimate the size of a run by counting, from the headers that this worker stores."""
     tables, schema = request.derive_alignment(client, store)
     price = price_alignment(request.linkage_request, schema, tables, request.profile)
-    return Size(price.largest, price.sent_bytes, seconds=price.least_seconds)
+    seconds = price.least_seconds
+    return Size(price.largest, price.sent_bytes, seconds=seconds, openings=price.openings)
 
 
 def run_alignment(context: Context) -> dict[str, Shared]:

@@ -249,4 +249,5 @@ PROGRAM = Program(
     "goes on with a private text, by a private language model",
     permit=permit_generation,
     size=estimate_generation_size,
+    is_sealed=True,
 )

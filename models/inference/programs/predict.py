@@ -119,4 +119,5 @@ PROGRAM = Program(
     parse_prediction,
     "predicts with a private model on private inputs",
     size=estimate_predict_size,
+    is_sealed=True,
 )

@@ -110,4 +110,5 @@ PROGRAM = Program(
     permit=permit_serving,
     together=count_batchable,
     size=estimate_serving_size,
+    is_sealed=True,
 )

@@ -95,7 +95,8 @@ def estimate_expression_size(
 ) -> Size:
     """Estimate the size of a run by counting."""
     price = request.plan_price
-    return Size(price.largest, price.sent_bytes, price.memory, price.least_seconds)
+    seconds = price.least_seconds
+    return Size(price.largest, price.sent_bytes, price.memory, seconds, price.openings)
 
 
 def _load_stored(party: Party, store: ShareStore, client: str, leaf: ExpressionLeaf) -> Shared:

@@ -84,7 +84,8 @@ def estimate_query_size(
     """Estimate the size of a run by counting, from the headers that this worker stores."""
     tables, facts = request.derive_relations(client, store)
     price = price_query_plan(request.plan, facts, tables, request.profile)
-    return Size(price.largest, price.sent_bytes, seconds=price.least_seconds)
+    seconds = price.least_seconds
+    return Size(price.largest, price.sent_bytes, seconds=seconds, openings=price.openings)
 
 
 def query_graph_key(plan_header: Mapping[str, Any], tables: Mapping[str, TableAccess]) -> str:

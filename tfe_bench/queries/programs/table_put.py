@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tfe_bench.cluster import stored_shares
-from tfe_bench.cluster.jobs import GROWTH, Context, InputSpec
+from tfe_bench.cluster.jobs import GROWTH, Context, InputSpec, Size
 from tfe_bench.cluster.store import ShareStore
 from tfe_bench.cluster.stored import TABLE
 from tfe_bench.protocols.session.sharing import Shared
@@ -33,12 +33,13 @@ def _prepare_table(context: Context) -> tuple[Mapping[str, Shared], Mapping[str,
 
 def _estimate_table_size(
     client: str, store: ShareStore, request: TableRequest, inputs: Sequence[InputSpec]
-) -> int:
+) -> Size:
     """Estimate the size of comparisons of a slice, or of the sort of a unique column."""
     schema = request.table_schema
     compared = GROWTH * min(schema.rows, 1 << 20)
     largest_input = max(spec.elements for spec in inputs)
-    return max(compared, GROWTH * schema.rows if schema.unique else 0, largest_input)
+    words = max(compared, GROWTH * schema.rows if schema.unique else 0, largest_input)
+    return Size(words, openings=checks.count_check_openings(schema))
 
 
 PROGRAM = stored_shares.storing_program(
@@ -48,4 +49,5 @@ PROGRAM = stored_shares.storing_program(
     "keeps an owner's table",
     _prepare_table,
     size=_estimate_table_size,
+    is_sealed=False,
 )
