@@ -91,13 +91,13 @@ class Client:
     """
 
     profile = profiles.get_profile("local")
+    sealed = False
+    on_openings: Callable[[Sequence[Opening]], None] | None = None
 
     def __init__(self, config: ClusterConfig, key: bytes = b"", certificate: bytes = b"") -> None:
         self._config = config
         self.shaping: tuple[int, int] | None = None
         self.warm_up_bytes = 0
-        self.sealed = False
-        self.on_openings: Callable[[Sequence[Opening]], None] | None = None
         self._key_pair = (key, certificate)
         self._closed = False
         self._last_result = -math.inf

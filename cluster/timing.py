@@ -63,18 +63,25 @@ class TimedRequest(ProfiledRequest):
     warm_up: int = integer_field(0, 1000, default=1)
     trace: bool = flag_field(default=False)
 
+    @property
+    def total_runs(self) -> int:
+        """The number of runs of `measure_program_runs`."""
+        return self.repeat + self.warm_up + self.trace
+
 
 def check_benchmark_parameters(
     program: str, parameters: Mapping[str, Any], program_names: Iterable[str] = ()
-) -> None:
-    """Reject unknown parameters, and invalid ones of the timing loop.
+) -> TimedRequest:
+    """Return the parameters of the timing loop; reject invalid and unknown ones.
 
     Raises:
         UsageError: naming the parameter, with "did you mean".
     """
     names = TimedRequest.field_names()
     check_known(program, parameters, (*names, *program_names))
-    TimedRequest.from_parameters({k: v for k, v in parameters.items() if k in names}, program)
+    return TimedRequest.from_parameters(
+        {k: v for k, v in parameters.items() if k in names}, program
+    )
 
 
 def measure_program_runs(

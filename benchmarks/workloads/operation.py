@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.benchmarks import operations
 from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size
 from tfe_bench.cluster.timing import check_benchmark_parameters, measure_program_runs
 from tfe_bench.errors import UsageError
+from tfe_bench.protocols.session.openings import repeat_openings
 from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
@@ -25,12 +26,14 @@ class OperationRequest:
         shape: its public size.
         options: its options.
         job_options: options for its largest array, with those that follow from the size.
+        total_runs: the number of runs.
     """
 
     operation: operations.Operation
     shape: tuple[int, ...]
     options: Mapping[str, Any]
     job_options: Mapping[str, Any]
+    total_runs: int = 1
 
 
 def parse_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> OperationRequest:
@@ -40,13 +43,19 @@ def parse_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) ->
         UsageError: a parameter or an input is invalid (the text names it).
     """
     operation = operations.find_operation(str(parameters.get("operation", "")))
-    check_benchmark_parameters(operation.name, parameters, ("operation", *operation.options))
+    timed = check_benchmark_parameters(
+        operation.name, parameters, ("operation", *operation.options)
+    )
     shape = operation.size_of([i.shape for i in inputs]) if inputs else ()
     requested_options = {k: v for k, v in parameters.items() if k in operation.options}
     shape, job_options = operations.settle_options(operation, shape, requested_options)
     _check_operation_inputs(operation, operation.shapes(shape), inputs)
     return OperationRequest(
-        operation, shape, {**operation.options, **requested_options}, job_options
+        operation,
+        shape,
+        {**operation.options, **requested_options},
+        job_options,
+        timed.total_runs,
     )
 
 
@@ -54,7 +63,8 @@ def estimate_operation_size(
     client: str, store: ShareStore, request: OperationRequest, inputs: Sequence[InputSpec]
 ) -> Size:
     """Return the words of the operation's largest array, its memory and its openings."""
-    return request.operation.estimate_size(request.shape, request.job_options)
+    size = request.operation.estimate_size(request.shape, request.job_options)
+    return replace(size, openings=repeat_openings(size.openings or (), request.total_runs))
 
 
 def _check_operation_inputs(

@@ -11,6 +11,7 @@ from tfe_bench.cluster.schema import flag_field, parsed_field
 from tfe_bench.cluster.timing import TimedRequest, measure_program_runs
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.session.counting import Private, count_cost
+from tfe_bench.protocols.session.openings import repeat_openings
 from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def estimate_sort_size(
         algorithm=request.algorithm,
         profile=request.profile,
     )
-    return Size(words, openings=counted.openings)
+    return Size(words, openings=repeat_openings(counted.openings, request.total_runs))
 
 
 def run_sort(context: Context) -> dict[str, Shared]:

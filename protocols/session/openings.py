@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 
 from tfe_bench.errors import PolicyError, ProtocolError
 
@@ -34,6 +34,11 @@ class Opening:
         """Describe the opening in one line."""
         to = "" if self.to is None else f", to party {self.to}"
         return f"{self.what} ({self.count:,} of them, {self.bits:,} bits{to})"
+
+
+def repeat_openings(openings: Iterable[Opening], times: int) -> tuple[Opening, ...]:
+    """Return what a number of equal runs opens."""
+    return tuple(replace(o, count=times * o.count, bits=times * o.bits) for o in openings)
 
 
 def encode_openings(openings: Iterable[Opening] | None) -> list[tuple[object, ...]] | None:

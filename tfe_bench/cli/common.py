@@ -19,7 +19,9 @@ from tfe_bench.cluster.config import CLIENT_VARIABLE, CLUSTER_VARIABLE
 from tfe_bench.errors import UsageError, check_range
 
 if TYPE_CHECKING:
+    from tfe_bench.cluster.client import Client
     from tfe_bench.models.inference.execute import Prediction
+    from tfe_bench.protocols.session.openings import Opening
 
 _REPEAT = 5
 _WHOLE = re.compile(r"([+-]?[0-9]+)(?:\.([0-9]+))?(?:[eE]([0-9]{1,2}))?", re.ASCII)
@@ -166,6 +168,25 @@ def add_network_options(p: argparse.ArgumentParser) -> None:
         "number of processor cores that the three local workers share (default: all)",
         type=int,
     )
+    add_sealed_option(p)
+
+
+def add_sealed_option(p: argparse.ArgumentParser) -> None:
+    """Add --sealed, which refuses jobs that open values to workers."""
+    add_option(p, "--sealed", "refuse to run if it makes any value public to the workers")
+
+
+def set_opening_rules(client: Client, arguments: argparse.Namespace) -> None:
+    """Apply --sealed to a client, and print what its jobs open to workers before they run."""
+    shown: set[Sequence[Opening]] = set()
+
+    def print_openings(openings: Sequence[Opening]) -> None:
+        if openings not in shown:
+            shown.add(openings)
+            listed = "; ".join(map(str, openings))
+            print(f"tfe_bench: this job opens to the workers: {listed}", file=sys.stderr)
+
+    client.sealed, client.on_openings = arguments.sealed, print_openings
 
 
 def add_cluster_options(
@@ -364,6 +385,7 @@ def start_command_cluster(arguments: argparse.Namespace, bar: ProgressBar) -> An
     """Start the cluster without measuring links."""
     from tfe_bench.cluster.launch import Cluster, LocalCluster
 
+    cluster: LocalCluster | Cluster
     if arguments.cluster is None:
         with _limited_cores(getattr(arguments, "cores", None)):
             cluster = LocalCluster(
@@ -377,9 +399,11 @@ def start_command_cluster(arguments: argparse.Namespace, bar: ProgressBar) -> An
                 "channel instead (--emulate channel).",
                 file=sys.stderr,
             )
-        return cluster
-    bar.show_text("connecting to the workers")
-    return Cluster(arguments.cluster, arguments.client, profile=arguments.profile)
+    else:
+        bar.show_text("connecting to the workers")
+        cluster = Cluster(arguments.cluster, arguments.client, profile=arguments.profile)
+    set_opening_rules(cluster, arguments)
+    return cluster
 
 
 @contextlib.contextmanager

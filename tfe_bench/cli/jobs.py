@@ -39,6 +39,7 @@ def _add_submit_options(p: argparse.ArgumentParser) -> None:
         default=[],
     )
     common.add_option(p, "--output FILE", "write the results to a file (.npz)")
+    common.add_sealed_option(p)
 
 
 def _add_cancel_options(p: argparse.ArgumentParser) -> None:
@@ -92,6 +93,7 @@ def run_submit(arguments: argparse.Namespace) -> int:
                 last_text = text
                 print(f"job {job[:12]} is {text}", file=sys.stderr)
 
+        common.set_opening_rules(client, arguments)
         bar.show_text("connecting to the workers")
         client.wait_ready()
         bar.show_text("sharing the inputs")

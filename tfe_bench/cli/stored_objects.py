@@ -27,6 +27,7 @@ def add_service_options(p: argparse.ArgumentParser, noun: str) -> None:
         "--models FOLDER",
         f"folder of the {noun} of three local workers (default: ~/.local/share/tfe_bench/models)",
     )
+    common.add_sealed_option(p)
     common.add_option(p, "--json", "print only JSON")
 
 
@@ -43,6 +44,7 @@ def open_stored_object_service(arguments: argparse.Namespace, bar: Any) -> Itera
         common.check_dependent_options(arguments, "cluster", "client")
         bar.show_text("starting the workers")
         with LocalCluster(models=arguments.models or local_workers_folder()) as local:
+            common.set_opening_rules(local, arguments)
             yield local
         return
     if arguments.models is not None:
@@ -55,6 +57,7 @@ def open_stored_object_service(arguments: argparse.Namespace, bar: Any) -> Itera
         )
     bar.show_text("connecting to the workers")
     with Cluster(arguments.cluster, arguments.client) as cluster:
+        common.set_opening_rules(cluster, arguments)
         yield cluster
 
 
