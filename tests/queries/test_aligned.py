@@ -251,9 +251,9 @@ def test_too_few_common_rows_are_not_counted(
     opened: dict[int, list[int]] = {}
     reveal = io.reveal
 
-    def recorded(party: Party, x: Shared, *more: Any) -> Any:
+    def recorded(party: Party, x: Shared, *more: Any, **named: Any) -> Any:
         opened.setdefault(party.index, []).append(x.ring_bits)
-        return reveal(party, x, *more)
+        return reveal(party, x, *more, **named)
 
     monkeypatch.setattr(io, "reveal", recorded)
 
