@@ -304,6 +304,8 @@ CODES = {
     "ops-not-loadable": "TensorFlow cannot load the compiled ops.",
     "ops-version-mismatch": "The compiled ops were built for another TensorFlow.",
     "option-not-applicable": "An option does not apply to this model, data or mode.",
+    "opening-in-loop": "Values are opened inside a numbered loop.",
+    "opening-not-permitted": "A sealed job would open values, or a program opens undeclared ones.",
     "option-requires-option": "An option is given without the option that it depends on.",
     "out-of-memory": "The memory of this host does not hold the data.",
     "output-not-writable": "Standard output cannot be written to.",
