@@ -24,8 +24,8 @@ def reveal(
 
     Args:
         to: a party index; None publishes to all three.
-        what: the kind of the values, a plural noun. `Program.opens` declares it, and the result of
-            a job tells it.
+        what: the kind of the values, a plural noun. `Size.openings` of a program declares it, and
+            the result of a job lists it.
 
     Returns:
         A public tensor at the receiving workers, None elsewhere: int64 for a tensor without

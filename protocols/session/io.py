@@ -84,7 +84,7 @@ def reveal(
 
     Args:
         to: a party index; None opens it to all three parties.
-        what: kind of the values, a plural noun: a job declares what it opens, and tells it.
+        what: kind of the values, a plural noun: a job declares and lists what it opens.
 
     Returns:
         Ring elements, int64, signed (with an axis of 2 words if x is wide), at the parties that

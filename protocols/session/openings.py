@@ -90,7 +90,7 @@ class OpeningLog:
         allowed = ", ".join(sorted(self._permitted)) or "nothing (it is sealed)"
         raise PolicyError(
             f"This job opens {allowed} to the workers. Received: a program that opens {what}. "
-            "Declare it in Program.opens, or submit the job unsealed.",
+            "Declare it in the openings of the program's size, or submit the job unsealed.",
             code="opening-not-permitted",
             operation=what,
             expected=allowed,

@@ -166,7 +166,7 @@ class Party:
 
         Raises:
             PolicyError: the job may not open this kind of values.
-            ProtocolError: inside a loop: the graph does not know how often it runs.
+            ProtocolError: inside a loop, whose number of passes is not counted.
         """
         self.openings.check_permitted(what)
         trace = self._trace
