@@ -102,7 +102,7 @@ def _serial_seconds(breakdown: object) -> float:
     """Return the processor time of a worker's transport and Python threads; 0 if not measured."""
     try:
         used = breakdown["processor"]  # type: ignore[index]
-        return AMOUNT.read(used["transport"]) + AMOUNT.read(used["other"])
+        return float(AMOUNT.read(used["transport"]) + AMOUNT.read(used["other"]))
     except (KeyError, TypeError, Mismatch):
         return 0.0
 

@@ -14,6 +14,7 @@ from tfe_bench.cluster.launch import LocalCluster
 from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.cluster.worker import memory
 from tfe_bench.cluster.worker.memory import MemoryMeter
+from tfe_bench.protocols.session import heap
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
 
@@ -22,7 +23,7 @@ def returned(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Return an event that is set when freed blocks are returned, soon after a job."""
     event = threading.Event()
     monkeypatch.setattr(memory, "_IDLE_SECONDS", 0.2)
-    monkeypatch.setattr(memory.heap, "return_free_blocks", event.set)
+    monkeypatch.setattr(heap, "return_free_blocks", event.set)
     return event
 
 

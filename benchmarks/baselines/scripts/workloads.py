@@ -57,8 +57,8 @@ def compute_results(workload: str, inputs: list[Any]) -> list[Any]:
         powers = numpy.exp(x - x.max(axis=1, keepdims=True))
         return [powers / powers.sum(axis=1, keepdims=True)]
     if workload == "train":
-        weights = inputs[2:]
-        return step_weights(numpy, *inputs[:2], weights, [0.0] * len(weights))[0]
+        images, labels, *weights = inputs
+        return step_weights(numpy, images, labels, weights, [0.0] * len(weights))[0]
     return [numpy.maximum(x, 0)]
 
 
