@@ -41,7 +41,7 @@ from tfe_bench.cluster.rpc import (
     send_worker_hello,
     worker_no_answer_error,
 )
-from tfe_bench.cluster.stored import ANY, check_client_names
+from tfe_bench.cluster.stored import ANY, check_client_names, merge_listings
 from tfe_bench.cluster.transport import open_worker_channel
 from tfe_bench.cluster.worker_calls import WorkerCall, end_calls
 from tfe_bench.errors import (
@@ -407,7 +407,8 @@ class Client:
         """List the stored values that this client may use.
 
         "complete" is False if the three workers differ; "spent" is the largest amount of a table's
-        privacy budget that any of them has recorded as spent.
+        privacy budget that any of them has recorded as spent; "ready" is the least number of
+        predictions of a model for which one of them has material.
 
         Args:
             kind: the infix of a stored.StoredKind: "" for models, ".data" for data sets.
@@ -421,14 +422,7 @@ class Client:
             if isinstance(answer, TfeBenchError):
                 raise answer
             listings.append({str(row["name"]): row for row in answer["models"]})
-        rows = []
-        for name in sorted(set().union(*listings)):
-            entries = [models.get(name, {}) for models in listings]
-            first = next(row for row in entries if row)
-            is_complete = all(row.get("deployment") == first["deployment"] for row in entries)
-            spent = [row["spent"] for row in entries if type(row.get("spent")) is int]
-            rows.append({**first, "complete": is_complete, "spent": max(spent, default=0)})
-        return rows
+        return merge_listings(listings)
 
     def _ask_all_workers(self, method: str, **fields: Any) -> list[dict[str, Any] | TfeBenchError]:
         self.check_open()

@@ -123,6 +123,8 @@ class Context:
         at_end: figures that are known when the program has ended at all three workers.
         request: what the program's `parse` returned for the parameters.
         joined_jobs: the number of jobs whose inputs are joined; see Program.together.
+        afterwards: work that follows in the same session when the clients have their results. Its
+            arguments: whether no job waits for some seconds (at party 0), and what logs a text.
     """
 
     party: Party
@@ -135,6 +137,7 @@ class Context:
     at_end: Callable[[], Mapping[str, Any]] = dict
     request: Any = None
     joined_jobs: int = 1
+    afterwards: Callable[[Callable[[float], bool], Callable[[str], None]], None] | None = None
 
 
 @dataclass(frozen=True)

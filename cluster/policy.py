@@ -48,7 +48,7 @@ _ANY_NUMBER = 1 << 62
 # Settings that a worker reads only when it starts.
 _STARTUP_FIELDS = (
     *("party", "key", "models", "max_models", "max_held", "max_held_per_client", "held_seconds"),
-    *("max_connections", "max_connections_per_address"),
+    *("max_connections", "max_connections_per_address", "max_ahead", "max_ahead_bytes"),
 )
 
 
@@ -98,6 +98,8 @@ class WorkerPolicy:
             as its program declares them; never more than the machine has.
         max_sent_per_job: bytes that the three workers send together for a job, if its program
             declares them.
+        max_ahead, max_ahead_bytes: predictions of deployed models for which material is kept ahead
+            of time, and its bytes on disk; 0 predictions: none.
         max_held, max_held_per_client: bytes of arrays that are held in memory between jobs, of all
             clients together and of one.
         held_seconds: the time without use after which such an array is released.
@@ -128,6 +130,8 @@ class WorkerPolicy:
     max_bytes: int = _policy_limit_field(8 << 30)
     max_memory_per_job: int = _policy_limit_field(1 << 40)
     max_sent_per_job: int = _policy_limit_field(1 << 40)
+    max_ahead: int = _policy_limit_field(64, least=0)
+    max_ahead_bytes: int = _policy_limit_field(8 << 30)
     max_held: int = _policy_limit_field(handles.MOST_BYTES)
     max_held_per_client: int = _policy_limit_field(handles.MOST_BYTES_PER_CLIENT)
     held_seconds: float = _policy_limit_field(handles.SECONDS)

@@ -42,6 +42,7 @@ from tfe_bench.cluster import store_layout
 from tfe_bench.cluster.handles import HandleStore
 from tfe_bench.cluster.ledger import MOST, PrivacyLedger
 from tfe_bench.cluster.locked_folder import LockedFolder
+from tfe_bench.cluster.spool import MaterialSpool
 from tfe_bench.cluster.store_layout import PARTS, PreparedStoreFile
 from tfe_bench.cluster.stored import (
     MODEL,
@@ -84,6 +85,7 @@ class ShareStore:
         most: the number of names of each kind.
         kind: the kind of the names; `for_kind` returns the other kinds.
         handles: values that are held in memory, in addition to the folder.
+        spool: material of future predictions of the stored models.
 
     Raises:
         ConfigError: the folder is not usable, or another worker uses it.
@@ -99,8 +101,9 @@ class ShareStore:
         max_names: int,
         kind: StoredKind = MODEL,
         handles: HandleStore | None = None,
+        spool: MaterialSpool | None = None,
     ) -> None:
-        self.party = party
+        self.party, self.spool = party, spool or MaterialSpool(None)
         self.handles = HandleStore(party) if handles is None else handles
         self.kind = kind
         self._folder = folder
@@ -110,12 +113,14 @@ class ShareStore:
         self.program_cache: dict[Any, Any] = {}
         self._locked_folder = None if folder is None else LockedFolder(folder)
         if folder is not None:
+            self.spool.remove_leftovers()
             for leftover in folder.glob(".*.tmp"):  # of a worker that was killed during a write
                 with contextlib.suppress(OSError):
                     leftover.unlink()
 
     def close(self) -> None:
         """Release the folder to another worker; this one writes no more."""
+        self.spool.discard_all()
         if self._locked_folder is not None:
             self._locked_folder.close()
 
@@ -206,6 +211,7 @@ class ShareStore:
                         "clients": list(facts.clients) if client == facts.owner else None,
                         "about": dict(facts.about),
                         **({"spent": self._get_spent(name)} if self.kind == TABLE else {}),
+                        **({"ready": self.spool.count_ready(name)} if self.kind == MODEL else {}),
                     }
                 )
         return rows

@@ -344,3 +344,26 @@ def lies_within_stored_file(shape: Sequence[int], begin: int, end: int, size: in
 
 def _is_stored_shape(sizes: Sequence[int]) -> bool:
     return all(type(n) is int and n >= 0 for n in sizes)
+
+
+def merge_listings(listings: Sequence[Mapping[str, dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Merge the three workers' rows of stored values by name; Client.stored documents the result.
+
+    Args:
+        listings: rows of each worker, by name.
+    """
+
+    def list_numbers(entries: Sequence[Mapping[str, Any]], key: str) -> list[int]:
+        return [row[key] for row in entries if type(row.get(key)) is int]
+
+    rows = []
+    for name in sorted(set().union(*listings)):
+        entries = [listing.get(name, {}) for listing in listings]
+        first = next(row for row in entries if row)
+        merged = {
+            "complete": all(row.get("deployment") == first["deployment"] for row in entries),
+            "spent": max(list_numbers(entries, "spent"), default=0),
+            "ready": min(list_numbers(entries, "ready"), default=0),
+        }
+        rows.append({**first, **merged})
+    return rows

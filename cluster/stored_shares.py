@@ -54,6 +54,7 @@ class StoredEntry:
         about: public facts.
         complete: whether all three workers have this deployment.
         spent: spent part of a table's privacy budget, in billionths of rho.
+        ready: number of predictions of a model for which material is ready.
     """
 
     name: str
@@ -63,6 +64,7 @@ class StoredEntry:
     about: Mapping[str, Any]
     complete: bool
     spent: int = 0
+    ready: int = 0
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any], **details: Any) -> Self:
@@ -75,6 +77,7 @@ class StoredEntry:
             about=row["about"],
             complete=bool(row["complete"]),
             spent=int(row.get("spent", 0)),
+            ready=int(row.get("ready", 0)),
             **details,
         )
 
@@ -253,6 +256,7 @@ def store_share_values(
         party.exchange(b"written")
         evict_cached_shares(store, facts.name)
         prepared.commit()
+        store.spool.drop_entries(store.kind.infix, facts.name)
     finally:
         prepared.discard()
 
@@ -286,6 +290,7 @@ def remove_stored_shares(party: Party, store: ShareStore, name: str, client: str
             operation=name,
         )
     evict_cached_shares(store, name)
+    store.spool.drop_entries(store.kind.infix, name)
     if ownership != NONE:
         store.remove_file(name)
 

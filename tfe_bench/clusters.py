@@ -114,6 +114,9 @@ class _ModelJobs(client.Client):
         clients: Sequence[str] = (),
         replace: bool = False,
         preprocessing: str | None = None,
+        *,
+        ahead: int = 0,
+        ahead_batch: int = 1,
     ) -> None:
         """Store a model at the workers for this client and others, until it is removed.
 
@@ -121,7 +124,11 @@ class _ModelJobs(client.Client):
         """
         from tfe_bench.models.inference import service
 
-        service.deploy(self, private, name, clients, replace, preprocessing)
+        service.deploy(
+            *(self, private, name, clients, replace, preprocessing),
+            ahead=ahead,
+            ahead_batch=ahead_batch,
+        )
 
     def undeploy(self, name: str) -> None:
         """Remove a model of this client from the workers; see `service.undeploy`."""

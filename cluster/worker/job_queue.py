@@ -212,6 +212,13 @@ class JobQueue:
         with self._changed:
             return [place for place in self._slots if place.is_waiting]
 
+    def is_idle(self, seconds: float) -> bool:
+        """Return whether no job waits for some seconds, and the queue stays open."""
+        with self._changed:
+            return not self._changed.wait_for(
+                lambda: self._closed or any(slot.is_waiting for slot in self._slots), seconds
+            )
+
     def requeue(self, slot: QueueSlot) -> None:
         """Return a job that was taken into a batch to its own turn."""
         with self._changed:

@@ -91,6 +91,8 @@ class JobRunner:
         except TfeBenchError as error:
             cause = (link.cause if link else None) or error
             _fail_job_batch(job, cause)
+            if link is not None:
+                link.fail(cause)
             failure = job.failed or cause
         except Exception as error:
             log.error("job %s failed: %s", job.short_name, foreign_error_location(error))
@@ -119,6 +121,7 @@ class JobRunner:
     def _run_program(self, job: Job, link: SessionLink) -> None:
         party = Party(self._host.party, link.handle, DEALER, client=job.client)
         party._on_abort = lambda _: link.cause
+        party._end_session = link.fail
         party.openings = OpeningLog(job.permitted_openings)
         if job.warm_up_bytes:
             # TCP windows grow with traffic, and must be open before measurements.
@@ -160,7 +163,10 @@ class JobRunner:
             outputs = program.run(context)
         # No worker closes before all have finished.
         party.exchange(b"done")
-        link.mark_finished()
+        if context.afterwards is None:
+            link.mark_finished()
+        else:
+            job.link = None  # its client may leave without ending the session
         measured = {
             "build_seconds": party.build_seconds,
             **context.measurements,
@@ -189,6 +195,32 @@ class JobRunner:
                 messages += results.encode_result_share(self._host.party, name, output)
             member.finish(results=[*messages, wire.event("done")])
             _log_job_done(member, party.sent_bytes, len(batch))
+        if context.afterwards is not None:
+            self._work_afterwards(job, link, context)
+
+    def _work_afterwards(self, job: Job, link: SessionLink, context: Context) -> None:
+        """Do what follows a job whose clients have their results, as long as no job waits."""
+        assert context.afterwards is not None
+        for member in (job, *job.batched_jobs):
+            self._host.queue.finish_turn(member.slot)
+        text = f"work after job {job.short_name} ran longer than limits.job_seconds allows"
+        late = ClusterError(text, code="job-timeout", party=self._host.party)
+        deadline = time.monotonic() + self._host.policy.job_seconds
+        link.limit_time(deadline, lambda: link.fail(late))
+        error: TfeBenchError
+        try:
+            with context.party.active():
+                context.afterwards(self._host.queue.is_idle, log.info)
+            context.party.exchange(b"done")
+            link.mark_finished()
+        except Exception as failure:  # no client waits for it
+            if isinstance(failure, TfeBenchError):
+                error, text = failure, str(link.cause or failure)
+            else:
+                text = f"party {self._host.party} failed ({wire.describe_foreign_error(failure)})"
+                error = ClusterError(text, code="worker-failed", party=self._host.party)
+            log.info("work after job %s ended: %s", job.short_name, text)
+            link.fail(error)
 
 
 def _log_job_done(job: Job, sent: int, batch_size: int) -> None:

@@ -20,7 +20,9 @@ from tfe_bench.cluster import agreement, expiry, grpc_tls, wire
 from tfe_bench.cluster.addresses import worker_bind_error
 from tfe_bench.cluster.config import ClusterConfig
 from tfe_bench.cluster.handles import HandleStore
+from tfe_bench.cluster.handshake import package_version
 from tfe_bench.cluster.policy import MOST_JOBS, WorkerPolicy, unknown_policy_names
+from tfe_bench.cluster.spool import MaterialSpool
 from tfe_bench.cluster.store import ShareStore
 from tfe_bench.cluster.transport import CHANNEL_OPTIONS
 from tfe_bench.cluster.worker.callers import CallerAuthenticator
@@ -72,6 +74,10 @@ class Worker:
             *(policy.models, policy.party, config.ring, config.fractional_bits, policy.max_models),
             handles=HandleStore(
                 *(policy.party, policy.max_held, policy.max_held_per_client, policy.held_seconds)
+            ),
+            spool=MaterialSpool(
+                *(policy.models, policy.max_ahead, policy.max_ahead_bytes),
+                {"version": package_version(), "cluster": config.digest()},
             ),
         )
         self._host = host = WorkerState(config, policy, store, asyncio.new_event_loop(), key)

@@ -24,7 +24,8 @@ from tfe_bench.errors import DataError, UsageError
 from tfe_bench.models.convert import bound_analysis
 from tfe_bench.models.convert.calibration import ModelPlan
 from tfe_bench.models.convert.tables import Table
-from tfe_bench.models.inference import decoding, execute, images, weights
+from tfe_bench.models.inference import ahead_setting, decoding, execute, images, weights
+from tfe_bench.models.inference.ahead_setting import AheadSetting
 from tfe_bench.models.inference.decoding import TokenDecoding
 
 if TYPE_CHECKING:
@@ -43,6 +44,12 @@ RANGE = "range"
 PROMPT, TOKENS = "prompt", "tokens"
 MAX_TEXTS = 64
 NAME_SUBJECT = "A deployed model's name"
+
+
+@functools.lru_cache(maxsize=CACHED_PLANS)
+def plan_key(plan: ModelPlan) -> str:
+    """Return a text that identifies a plan, for the names of its graphs."""
+    return json.dumps(plan.to_header(), sort_keys=True)
 
 
 def default_batch(plan: ModelPlan) -> int:
@@ -424,13 +431,14 @@ def parse_deployed_model(
     """
     request = DeployRequest.from_parameters(parameters, "deploy")
     about = request.about
-    if set(about) - {"table"} != {"plan", "bounds", "preprocessing"}:
+    if set(about) - {"table", ahead_setting.KEY} != {"plan", "bounds", "preprocessing"}:
         raise UsageError(
             'Expected a plan, bounds of its inputs and a preprocessing in "about".',
             code="invalid-parameters",
             operation="about",
         )
     check_public_facts(about)
+    setting = AheadSetting.from_facts(about)
     preprocessing = about["preprocessing"]
     if preprocessing is not None and preprocessing not in images.PREPROCESSINGS:
         raise UsageError(
@@ -441,6 +449,8 @@ def parse_deployed_model(
         )
     plan = ModelPlan.from_header(about["plan"])
     execute.check_executable_plan(plan)
+    if setting is not None and setting.check_range:
+        _check_monitorable(plan)
     table = read_deployed_table(about)
     shapes = list(plan.graph.inputs.values())
     if table is not None and shapes != [(len(table.columns),)]:

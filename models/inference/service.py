@@ -8,7 +8,7 @@ Public are the model's layers, shapes and fixed-point formats, its owner, and it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -25,6 +25,7 @@ from tfe_bench.models.convert.calibration import ModelPlan
 from tfe_bench.models.convert.tables import Table
 from tfe_bench.models.inference import request as requests
 from tfe_bench.models.inference import weights
+from tfe_bench.models.inference.ahead_setting import KEY
 from tfe_bench.models.inference.private import PrivateModel
 from tfe_bench.models.layers.base.scales import ColumnScale
 
@@ -52,6 +53,12 @@ class DeployedModel(StoredEntry):
         """Preprocessing of pictures for the model (see models.images), None if unknown."""
         preprocessing: str | None = self.about["preprocessing"]
         return preprocessing
+
+    @property
+    def ahead_setting(self) -> Mapping[str, Any] | None:
+        """Setting of the material that the workers make before requests; None: they make none."""
+        setting: Mapping[str, Any] | None = self.about.get(KEY)
+        return setting
 
     @property
     def table(self) -> Table | None:
@@ -107,6 +114,8 @@ def deploy(
     preprocessing: str | None = None,
     progress: Progress | None = None,
     table: Table | None = None,
+    ahead: int = 0,
+    ahead_batch: int = 1,
 ) -> JobResult:
     """Share a model's weights with the workers, which store them under a name.
 
@@ -117,6 +126,9 @@ def deploy(
         replace: whether to replace a model that this client deployed under the name before.
         preprocessing: preprocessing of pictures, one of `images.PREPROCESSINGS`.
         table: names of the model's columns and classes.
+        ahead: number of predictions for which the workers make the correlated randomness before
+            their request, on disk and for one use each; 0: none.
+        ahead_batch: number of samples of each of these predictions.
 
     Raises:
         UsageError: the name is invalid or used, or the model's precision differs from the
@@ -128,6 +140,14 @@ def deploy(
     check_private_model(private, "deploy", "convert(model)")
     check_cluster_precision(cluster)
     parameters = deployment_parameters(private, name, clients, replace, preprocessing, table)
+    if ahead:
+        settings = private.asked(cluster.profile.name, ahead_batch)
+        parameters["about"][KEY] = {
+            "entries": ahead,
+            "batch": ahead_batch,
+            "profile": settings["profile"],
+            "check_range": settings["check_range"],
+        }
     # Checked at the client too, before anything is sent.
     requests.parse_deployed_model(parameters, weights.weight_specs(private.plan))
     return cluster.run("deploy", parameters, private.shared_weights(), progress)

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 from tfe_bench.errors import ProtocolError
 from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.session.heap import returning_free_blocks
-from tfe_bench.protocols.session.numbering import Trace, TracedOpening
+from tfe_bench.protocols.session.numbering import MATERIAL, WHOLE, Trace, TracedOpening
 from tfe_bench.protocols.session.openings import OpeningLog
 from tfe_bench.protocols.session.ops import Native
 
@@ -124,9 +124,11 @@ class Graph:
         out: spec of its results.
         digest: digest of everything on which the three parties must agree.
         sites: sites that are numbered in it.
+        ops: number of its ops.
         in_slices: a protocol in it runs in slices (slices.py).
         openings: what each call opens. The last results are the numbers of values of those whose
             number is not static.
+        phases: digest of everything on which both phases of a function must agree at this party.
     """
 
     concrete: Callable[..., list[tf.Tensor]]
@@ -136,6 +138,7 @@ class Graph:
     ops: int = 0
     in_slices: bool = False
     openings: tuple[TracedOpening, ...] = ()
+    phases: bytes = b""
 
     def record_openings(self, log: OpeningLog, results: Sequence[tf.Tensor]) -> None:
         """Add what a call with these results has opened to a log."""
@@ -214,6 +217,10 @@ class TracingParty(Protocol):
         """Check that all three parties hold the same text."""
         ...
 
+    def end_material(self) -> None:
+        """Add the messages that state the number of messages before them."""
+        ...
+
     def _next_step(self) -> int:
         """Begin a step; return its number."""
         ...
@@ -226,6 +233,9 @@ class PrivateFunction:
         name: everything that the function depends on besides its arguments, its party and the
             sites numbered before: a later session with a function of this name reuses the graph.
             None: the graph is not kept.
+        phase: the part of its messages that the graph sends (session/material.py).
+        request: positions of the arguments that a request brings.
+        first_site: the number of its first site; None: the party's next one.
     """
 
     def __init__(
@@ -234,11 +244,16 @@ class PrivateFunction:
         function: Callable[..., Nest],
         dynamic: bool | Collection[int],
         name: Hashable | None = None,
+        *,
+        phase: str = WHOLE,
+        request: Collection[int] = (),
+        first_site: int | None = None,
     ) -> None:
         self._party = party
         self._function = function
         self._dynamic = dynamic
         self._name = name
+        self._phase, self._request, self._first_site = phase, request, first_site
         self._traced: dict[Hashable, Graph] = {}
 
     def __call__(self, *arguments: Nest) -> Nest:
@@ -247,6 +262,18 @@ class PrivateFunction:
         Raises:
             ProtocolError: the parties' graphs or messages disagree, or a tf.function calls it.
             PeerLost: another worker died or hung.
+        """
+        return self.call_within(lambda step, graph: nullcontext(), *arguments)
+
+    def call_within(
+        self,
+        enter_step: Callable[[int, Graph], AbstractContextManager[object]],
+        *arguments: Nest,
+    ) -> Nest:
+        """Run the graph within a context of its step, which is open until the context ends.
+
+        Raises:
+            ProtocolError, PeerLost: as a call.
         """
         if self._party._trace is not None or not tf.executing_eagerly():
             raise ProtocolError(
@@ -258,11 +285,13 @@ class PrivateFunction:
         flat: list[tf.Tensor] = []
         parts: list[Spec] = []
         open_ended: list[bool] = []
+        requested: list[bool] = []
         dynamic = self._dynamic
         for position, argument in enumerate(arguments):
             parts.append(_flatten_share_nest(argument, flat))
             free = dynamic if isinstance(dynamic, bool) else position in dynamic
             open_ended += [free] * (len(flat) - len(open_ended))
+            requested += [position in self._request] * (len(flat) - len(requested))
         spec = ("tuple", tuple(parts))
         tensors = [tf.convert_to_tensor(t) for t in flat]
         shapes = tuple(
@@ -271,12 +300,13 @@ class PrivateFunction:
         signature = (spec, shapes, tuple(t.dtype for t in tensors))
         traced = self._traced.get(signature)
         if traced is None:
-            traced = self._traced[signature] = self._get_graph(signature, spec, tensors)
+            traced = self._traced[signature] = self._get_graph(signature, spec, tensors, requested)
         party = self._party
         step = party._next_step()
         try:
             ctx = tf.constant([party.handle, step, 0], tf.int64)
-            with returning_free_blocks() if traced.in_slices else nullcontext():
+            memory = returning_free_blocks() if traced.in_slices else nullcontext()
+            with memory, enter_step(step, traced):
                 results = traced.concrete(ctx, *tensors)
         except tf.errors.OpError as error:
             typed_error = self._translate_error(error)
@@ -300,18 +330,27 @@ class PrivateFunction:
             message, code="session-aborted" if aborted else "graph-failed"
         )
 
-    def _get_graph(self, signature: Any, spec: Spec, tensors: Sequence[tf.Tensor]) -> Graph:
+    def _get_graph(
+        self,
+        signature: Any,
+        spec: Spec,
+        tensors: Sequence[tf.Tensor],
+        requested: Sequence[bool],
+    ) -> Graph:
         """Return the graph of a signature, kept or traced now, the same at all three parties."""
         party = self._party
         started = time.perf_counter()
+        after = party._next_site
+        if self._first_site is not None:
+            party._next_site = self._first_site
         first = party._next_site
         name = None
         if self._name is not None:
-            name = (self._name, party.index, party.dealer, first, signature)
+            name = (self._name, self._phase, party.index, party.dealer, first, signature)
         graph = None if name is None else KEPT.find_graph(name)
         if graph is None:
             with party.building:
-                graph = self._trace(spec, signature[1], tensors)
+                graph = self._trace(spec, signature[1], tensors, requested)
             if name is not None:
                 KEPT.keep_graph(name, graph)
         else:
@@ -320,11 +359,17 @@ class PrivateFunction:
             party._next_site = first + len(graph.sites)
             party.site_names.update(graph.sites)
         party.agree("The traced graph", graph.digest + str(party._next_site).encode())
+        if self._first_site is not None:  # steps tell these sites from others of their number
+            party._next_site = after
         party.build_seconds += time.perf_counter() - started
         return graph
 
     def _trace(
-        self, spec: Spec, shapes: Sequence[StaticShape], tensors: Sequence[tf.Tensor]
+        self,
+        spec: Spec,
+        shapes: Sequence[StaticShape],
+        tensors: Sequence[tf.Tensor],
+        requested: Sequence[bool],
     ) -> Graph:
         from tensorflow.python.framework.auto_control_deps import AutomaticControlDependencies
 
@@ -333,27 +378,38 @@ class PrivateFunction:
         digests: list[bytes] = []
         in_slices: list[bool] = []
         openings: list[TracedOpening] = []
+        material: list[bytes] = []
         first = party._next_site
 
         def trace_body(ctx: tf.Tensor, *inner: tf.Tensor) -> list[tf.Tensor]:
             graph = tf.compat.v1.get_default_graph()
-            trace, order = Trace(graph, ctx), AutomaticControlDependencies()
+            trace, order = Trace(graph, ctx, self._phase), AutomaticControlDependencies()
+            for tensor, is_requested in zip(inner, requested, strict=True):
+                if is_requested:
+                    trace.mark_request(tensor)
             order.__enter__()
             party._trace = trace
             try:
                 with party.active():
                     result = self._function(*_unflatten_nest(spec, inner))
+                    if self._phase != WHOLE:
+                        party.end_material()
             finally:
                 party._trace = None
             flat: list[tf.Tensor] = []
             out_spec.append(_flatten_share_nest(result, flat))
             digests.append(trace.agreement_log.digest())
             in_slices.append(trace.in_slices)
-            openings.extend(trace.openings)
+            if self._phase != MATERIAL:  # which opens nothing
+                openings.extend(trace.openings)
             flat += trace.opened_counts
+            material.append(trace.material_log.digest())
             # Returned, so that no Send and no Recv is pruned (a control dependency does not
             # prevent it).
             done = tf.add_n(trace.tokens) if trace.tokens else tf.constant(0)
+            if self._phase == MATERIAL:
+                out_spec[-1] = ("tuple", ())
+                return [done]
             if not any(op._is_stateful for op in graph.get_operations()):
                 return [done, *flat]
             # Ops with effects run, and in their order, as in any tf.function.
@@ -382,4 +438,4 @@ class PrivateFunction:
         sites = {i: party.site_names[i] for i in range(first, party._next_site)}
         ops = len(concrete.graph.get_operations())
         traced = out_spec[-1], digests[-1], sites, ops, in_slices[-1], tuple(openings)
-        return Graph(_Compiled(concrete), *traced)
+        return Graph(_Compiled(concrete), *traced, phases=digests[-1] + material[-1])

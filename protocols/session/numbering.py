@@ -21,6 +21,9 @@ from tfe_bench.protocols.session import ops, sizes, tensor_ops
 if TYPE_CHECKING:
     from tfe_bench.protocols.session.types import Shape
 
+# Phases of a graph whose correlated randomness is sent before its request (session/material.py):
+# all messages at once; those that depend on no request; the others.
+WHOLE, MATERIAL, ONLINE = "whole", "material", "online"
 K1, K2, K3 = 1, 2, 3  # PRF keys by the roles that hold them: (D, E1), (D, E2), (E1, E2)
 
 
@@ -43,10 +46,21 @@ class TracedOpening:
 
 @dataclass
 class Trace:
-    """State that one graph accumulates while it is traced."""
+    """State that one graph accumulates while it is traced.
+
+    Attributes:
+        phase: WHOLE, MATERIAL or ONLINE.
+        request_masks: 1 for each op that depends on a request's inputs, 0 for other known ops.
+        sent_counts: number of messages of this trace to each party.
+        material_log: names of the messages of the material, of this party.
+    """
 
     graph: tf.Graph
     ctx: tf.Tensor
+    phase: str = WHOLE
+    request_masks: dict[int, int] = field(default_factory=dict)
+    sent_counts: list[int] = field(default_factory=lambda: [0, 0, 0])
+    material_log: hashlib._Hash = field(default_factory=hashlib.sha256)
     tokens: list[tf.Tensor] = field(default_factory=list)
     receives: int = 0
     agreement_log: hashlib._Hash = field(default_factory=hashlib.sha256)
@@ -69,7 +83,34 @@ class Trace:
 
     def find_dependencies(self, tensor: tf.Tensor) -> bytes:
         """Return a bit mask over the receives of this trace on which a tensor depends."""
-        memo = self.dependency_masks
+        mask = self._walk_predecessors(tensor, self.dependency_masks)
+        return mask.to_bytes((mask.bit_length() + 7) // 8, "little")
+
+    def mark_request(self, tensor: tf.Tensor) -> None:
+        """Mark a tensor as a part of the request."""
+        self.request_masks[id(tensor.op)] = 1
+        self.kept_ops.append(tensor.op)  # (another op would get its identity)
+
+    def is_sent_in_phase(self, data: tf.Tensor, deps: bytes, name: str) -> bool:
+        """Return whether a message belongs to the phase that is traced.
+
+        Material depends on no receive and on no input of the request. A loop's messages are online.
+
+        Args:
+            deps: the message's dependencies, from `find_dependencies`.
+            name: the message's name.
+        """
+        if self.phase == WHOLE:
+            return True
+        is_material = not (
+            self.is_looping or deps or self._walk_predecessors(data, self.request_masks)
+        )
+        if is_material:
+            self.material_log.update(name.encode())
+        return is_material == (self.phase == MATERIAL)
+
+    def _walk_predecessors(self, tensor: tf.Tensor, memo: dict[int, int]) -> int:
+        """Return the union of the bits of a tensor and of everything that it depends on."""
         stack = [tensor.op]
         while stack:
             op = stack[-1]
@@ -87,8 +128,7 @@ class Trace:
             memo[id(op)] = mask
             self.kept_ops.append(op)
             stack.pop()
-        mask = memo[id(tensor.op)]
-        return mask.to_bytes((mask.bit_length() + 7) // 8, "little")
+        return memo[id(tensor.op)]
 
 
 class SiteParty(Protocol):
@@ -155,6 +195,9 @@ class Site:
         module = ops.module()
         op = module.tfe_bench_send_in_loop if looping else module.tfe_bench_send
         deps = self._trace.find_dependencies(data)
+        if not self._trace.is_sent_in_phase(data, deps, f"{self.number} {slot} {to}\n"):
+            return tensor_ops.constant(0, np.int32)
+        self._trace.sent_counts[to] += 1
         token = op(
             call=self.ctx,
             data=data,
@@ -188,6 +231,8 @@ class Site:
         )
         self._trace.dependency_masks[id(data.op)] = 1 << index
         self._trace.kept_ops.append(data.op)
+        if self._trace.phase == MATERIAL:  # no material depends on it
+            return data
         if looping:
             ops.module().tfe_bench_heard_in_loop(token=token)
         else:

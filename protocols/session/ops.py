@@ -26,6 +26,9 @@ _u64 = ctypes.c_uint64
 _ptr = ctypes.c_void_p
 _text = ctypes.c_char_p
 
+# Receives a message that was taken aside: its bytes, their number, and the numbers of its place.
+CollectedMessage = ctypes.CFUNCTYPE(None, _ptr, _i64, ctypes.POINTER(_i64))
+
 # name -> (result, arguments); functions with a text as last argument report errors there
 # (Native.call_for_error).
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
@@ -53,6 +56,12 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tfe_shape": (None, [_i64, _i64, _i64, _i64]),
     "tfe_control_send": (_i64, [_i64, _i64, _i64, _text, _i64, _text]),
     "tfe_control_recv": (_i64, [_i64, _i64, _i64, _ptr, _i64, _text]),
+    "tfe_masks_keep": (_i64, [_i64, _i64]),
+    "tfe_masks_use": (_i64, [_i64, _i64, _i64, _text]),
+    "tfe_masks_drop": (None, [_i64]),
+    "tfe_collect": (_i64, [_i64, _i64, _i64, CollectedMessage]),
+    "tfe_feed": (_i64, [_i64, _i64, _i64, _ptr, _text, _i64, _text]),
+    "tfe_wait_fed": (_i64, [_i64, _i64, _i64, _i64]),
     "tfe_counters": (None, [_i64, _ptr]),
     "tfe_reset_counters": (None, [_i64]),
     "tfe_depths": (_i64, [_i64, _ptr, _i64]),

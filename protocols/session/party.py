@@ -14,7 +14,16 @@ from tfe_bench.errors import ProtocolError, TfeBenchError
 from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.session import ops
 from tfe_bench.protocols.session.graph import PrivateFunction
-from tfe_bench.protocols.session.numbering import K1, K2, K3, Site, Trace, TracedOpening
+from tfe_bench.protocols.session.material import AheadFunction
+from tfe_bench.protocols.session.numbering import (
+    K1,
+    K2,
+    K3,
+    MATERIAL,
+    Site,
+    Trace,
+    TracedOpening,
+)
 from tfe_bench.protocols.session.openings import OpeningLog
 
 __all__ = ["K1", "K2", "K3", "Party", "Site", "StepCost", "current_party"]
@@ -89,6 +98,7 @@ class Party:
         self._step = 0
         self._trace: Trace | None = None
         self._on_abort: Callable[[str], TfeBenchError | None] | None = None
+        self._end_session: Callable[[TfeBenchError], object] | None = None
         self._functions: dict[Hashable, PrivateFunction] = {}
         self._scope: tuple[Hashable, ...] | None = None
         self._function_count = 0
@@ -304,6 +314,32 @@ class Party:
             name = None if self._scope is None else (self._scope[0], "cached", key)
             self._functions[key] = PrivateFunction(self, make(), dynamic, name)
         return self._functions[key]
+
+    def ahead_function(
+        self, function: Callable[..., Any], request: Collection[int]
+    ) -> AheadFunction:
+        """Wrap a function over shares whose material is made before its request.
+
+        Args:
+            request: positions of the arguments that a request brings.
+        """
+        qualname = getattr(function, "__qualname__", "")
+        name = None if self._scope is None else (self._scope, "ahead", qualname)
+        return AheadFunction(self, function, request, name)
+
+    def end_material(self) -> None:
+        """Add a graph's last material: to each peer, the number of messages before it."""
+        s = self.site("material")
+        trace = s._trace
+        if trace.phase != MATERIAL:
+            return
+        tokens, log = [*trace.tokens], trace.material_log.copy()
+        for peer in range(3):
+            if peer != self.index:
+                with tf.control_dependencies(tokens):
+                    count = tf.identity(tf.constant([trace.sent_counts[peer]], tf.int64))
+                s.send(count, peer)
+        trace.material_log = log  # (the other phase has no such message)
 
     @contextlib.contextmanager
     def kept_graphs(self, *about: Hashable) -> Iterator[None]:

@@ -457,6 +457,74 @@ TEST(steps_far_ahead_are_refused) {
   }
 }
 
+TEST(masks_of_a_material_serve_one_step) {
+  auto a = Make(0), b = Make(0);
+  CHECK_EQ(a->BeginStep(7, Session::kGraph, 64), "");
+  PrfStream plain, made, used, own, peers;
+  CHECK_EQ(a->Stream(kK1, 0, 3, 7, 0, 0, 16, &plain), "");
+  const auto masks = a->KeepMasks(7);
+  CHECK(a->KeepMasks(7) == nullptr);  // one material for a step
+  CHECK(a->KeepMasks(8) == nullptr);  // the step is not running
+  CHECK_EQ(a->Stream(kK1, 0, 3, 7, 0, 0, 16, &made), "");
+  CHECK(std::memcmp(plain.key, made.key, sizeof(AesKey)) != 0);  // not the session's key
+  auto peer = Make(1);
+  CHECK_EQ(peer->BeginStep(7, Session::kGraph, 64), "");
+  const auto theirs = peer->KeepMasks(7);
+  CHECK_EQ(peer->Stream(kK1, 0, 3, 7, 0, 0, 16, &peers), "");
+  CHECK(std::memcmp(peers.key, made.key, sizeof(AesKey)) == 0);  // both holders derive one key
+  CHECK(masks != nullptr && theirs != nullptr);
+  CHECK_EQ(b->BeginStep(1, Session::kGraph, 64), "");
+  CHECK(!b->UseMasks(1, theirs).empty());  // another party's
+  CHECK_EQ(b->UseMasks(1, masks), "");
+  CHECK(!b->UseMasks(1, masks).empty());
+  CHECK_EQ(b->BeginStep(2, Session::kGraph, 64), "");
+  CHECK(!b->UseMasks(2, masks).empty());
+  CHECK_EQ(b->Stream(kK1, 0, 3, 1, 0, 0, 16, &used), "");
+  CHECK_EQ(used.hi, made.hi);
+  CHECK_EQ(used.lo, made.lo);
+  CHECK_EQ(used.number, made.number);
+  CHECK(std::memcmp(used.key, made.key, sizeof(AesKey)) == 0);
+  CHECK_EQ(b->Stream(kK1, 0, 3, 2, 0, 0, 16, &own), "");  // other steps keep their masks
+  CHECK(own.hi != made.hi);
+  const int64_t number = RegisterSource(masks);
+  CHECK(TakeSource(number) == masks);
+  CHECK(TakeSource(number) == nullptr);
+}
+
+TEST(material_is_taken_aside_and_delivered_once) {
+  auto a = Make(0), b = Make(1), c = Make(1);
+  CHECK_EQ(a->BeginStep(1, Session::kGraph, 64), "");
+  CHECK_EQ(b->BeginStep(1, Session::kGraph, 64), "");
+  CHECK_EQ(b->Collect(1, 0).peer, -1);
+  CHECK_EQ(SendText(a.get(), 1, {1, 5, 0, 2}, "abc"), "");
+  CHECK_EQ(Carry(a.get(), b.get()), "");
+  const auto got = b->Collect(1, 0);
+  CHECK_EQ(got.peer, 0);
+  CHECK_EQ(got.tag.slot, 2u);
+  CHECK_EQ(got.message.size, size_t{3});
+  CHECK_EQ(b->Collect(1, 0).peer, -1);
+
+  const uint8_t* data = got.message.data.get();
+  CHECK(!c->Feed(0, {4, 5, 0, 2}, data, 3).empty());  // the step is not running
+  CHECK_EQ(c->BeginStep(4, Session::kGraph, 64), "");
+  CHECK_EQ(c->Feed(0, {4, 5, 0, 2}, data, 3), "");
+  CHECK(!c->Feed(0, {4, 5, 0, 2}, data, 3).empty());
+  CHECK(!c->WaitFed(0, 2, 0));
+  std::string text;
+  c->Recv(0, {4, 5, 0, 2}, 0, 3, [&](const Error& e, Message m) {
+    CHECK_EQ(e, "");
+    text.assign(reinterpret_cast<char*>(m.data.get()), m.size);
+    CHECK_EQ(m.depth.ahead, 0u);
+  });
+  CHECK(text == "abc");
+  CHECK(c->WaitFed(0, 0, 0));  // nothing of it is in memory
+  // One of another size than is due fails its receive.
+  std::string failed;
+  c->Recv(0, {4, 6, 0, 0}, 0, 8, [&](const Error& e, Message) { failed = e; });
+  CHECK(!c->Feed(0, {4, 6, 0, 0}, data, 3).empty());
+  CHECK(!failed.empty());
+}
+
 TEST(no_dealer_but_three) {
   auto a = Make(0);
   PrfStream s;

@@ -37,7 +37,7 @@ import numpy as np
 from tests.protocols.entry import Entry
 from tfe_bench.cluster.simulate import get_mask_log, replay_masks, simulate
 from tfe_bench.protocols.session import io, ops
-from tfe_bench.protocols.session.numbering import SiteParty
+from tfe_bench.protocols.session.numbering import MATERIAL, SiteParty
 from tfe_bench.protocols.session.party import Party, Site
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -160,6 +160,8 @@ class _MessageRecorder:
             site: Site, shape: Any, source: int, slot: int = 0, dtype: Any = None
         ) -> Any:
             data = recv(site, shape, source, slot, dtype)
+            if site._trace.phase == MATERIAL:  # what is kept then is received in the other phase
+                return data
             looping = site._trace.iteration_graph is not None
             ctx = site.ctx if looping else site._trace.ctx
             self.record_value(site.party, ctx, site.number, slot, source, data)

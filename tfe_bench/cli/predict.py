@@ -54,6 +54,7 @@ def run_predict(arguments: argparse.Namespace) -> int:
     """
     from tfe_bench.benchmarks.prediction import measured_run_rounds
     from tfe_bench.models.inference import service
+    from tfe_bench.models.inference.ahead_setting import KEY
 
     common.quiet_tensorflow()
     prediction_stream.check_stream_options(arguments)
@@ -114,6 +115,11 @@ def run_predict(arguments: argparse.Namespace) -> int:
         "bytes_sent": [sum(m["payload"]) for m in measured],
         "rounds": measured_run_rounds(measured)[0],
     }
+    if KEY in measured[0]:  # material of the model is made ahead of time
+        summary["ahead"] = {
+            "used": measured[0][KEY]["used"],
+            "bytes_sent_before": [m[KEY]["bytes"] for m in measured],
+        }
     labels: list[str] = list(outputs) if isinstance(outputs, dict) else []
     several: Any = [outputs[name] for name in labels] if labels else outputs
     several = several if isinstance(several, list) else [several]
@@ -145,6 +151,9 @@ def run_predict(arguments: argparse.Namespace) -> int:
         f"{seconds:.2f} s, {summary['run_seconds']:.2f} s of it at the workers; "
         f"{sum(summary['bytes_sent']) / 1e6:.3g} MB sent in {summary['rounds']} rounds"
     )
+    if "ahead" in summary:
+        before = sum(summary["ahead"]["bytes_sent_before"])
+        print(f"{before / 1e6:.3g} MB of its material were sent before the request")
     return 0
 
 

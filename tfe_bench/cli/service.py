@@ -66,6 +66,21 @@ def _add_deploy_options(p: argparse.ArgumentParser) -> None:
         "(default: exact)",
         default="exact",
     )
+    common.add_option(
+        p,
+        "--ahead N",
+        "number of predictions, up to 64, for which the workers make the correlated randomness "
+        "before they are requested (default: 0)",
+        type=int,
+        default=0,
+    )
+    common.add_option(
+        p,
+        "--ahead-batch N",
+        "number of samples of each of these predictions (default: 1)",
+        type=int,
+        default=1,
+    )
     stored_objects.add_service_options(p, "models")
 
 
@@ -90,6 +105,7 @@ def run_deploy(arguments: argparse.Namespace) -> int:
     common.quiet_tensorflow()
     check_name(arguments.name)
     check_client_names(arguments.allow)
+    _check_ahead_options(arguments)
     model = arguments.model if arguments.model.endswith(".keras") else None
     files.check_data_files_exist(model, arguments.samples)
     with common.command_progress_bar(arguments) as bar:
@@ -104,7 +120,7 @@ def run_deploy(arguments: argparse.Namespace) -> int:
             started = time.perf_counter()
             service.deploy(
                 *(cluster, private, arguments.name, arguments.allow, arguments.replace),
-                *(way, bar.update, table),
+                *(way, bar.update, table, arguments.ahead, arguments.ahead_batch),
             )
             seconds = time.perf_counter() - started
     summary = {
@@ -116,6 +132,7 @@ def run_deploy(arguments: argparse.Namespace) -> int:
         "rescaled": private.rescaled,
         "clients": arguments.allow,
         "preprocessing": way,
+        "ahead": arguments.ahead,
         "seconds": seconds,
     }
     if arguments.json:
@@ -125,9 +142,37 @@ def run_deploy(arguments: argparse.Namespace) -> int:
     print(f"may be used by {stored_objects.describe_permitted_clients(arguments.allow)}")
     if not private.calibrated:
         print("ranges: assumed, |v| < 2^14 in every layer; --samples FILE takes them from inputs")
+    if arguments.ahead:
+        print(f"the workers make material for {arguments.ahead} predictions while they are idle")
     if private.rescaled:
         print(f"fewer fractional bits for the range in: {', '.join(private.rescaled)}")
     return 0
+
+
+def _check_ahead_options(arguments: argparse.Namespace) -> None:
+    """Reject material for workers that end with the command, and numbers out of range."""
+    from tfe_bench.cluster.spool import MAX_ENTRIES
+    from tfe_bench.models.inference.ahead_setting import MAX_BATCH
+
+    for option, least, largest in (("ahead", 0, MAX_ENTRIES), ("ahead_batch", 1, MAX_BATCH)):
+        value = getattr(arguments, option)
+        if not least <= value <= largest:
+            name = "--" + option.replace("_", "-")
+            raise UsageError(
+                f"Expected {least} to {largest} as {name}. Received: {value}.",
+                code="number-out-of-range",
+                operation=name,
+                received=value,
+                expected=f"{least} to {largest}",
+            )
+    if arguments.ahead and arguments.cluster is None:
+        raise UsageError(
+            "Material ahead of time lasts as long as its workers run. Received: --ahead without "
+            "--cluster, whose workers end with this command. Name a cluster with --cluster.",
+            code="option-not-applicable",
+            operation="--ahead",
+            received="--ahead without --cluster",
+        )
 
 
 def _check_new_model_name(cluster: Any, name: str) -> None:
@@ -220,9 +265,10 @@ def run_models(arguments: argparse.Namespace) -> int:
         "weights": lambda row: "" if row["parameters"] is None else f"{row['parameters']:,}",
         "pictures": lambda row: row["preprocessing"] or "",
     }
-    return stored_objects.print_stored_objects(
-        arguments, [_deployed_model_facts(model) for model in rows], "model", columns
-    )
+    facts = [_deployed_model_facts(model) for model in rows]
+    if any(row["ahead"] for row in facts):
+        columns["ahead"] = lambda row: f"{row['ready']} of {row['ahead']}" if row["ahead"] else ""
+    return stored_objects.print_stored_objects(arguments, facts, "model", columns)
 
 
 def _deployed_model_facts(model: DeployedModel) -> dict[str, Any]:
@@ -238,6 +284,8 @@ def _deployed_model_facts(model: DeployedModel) -> dict[str, Any]:
         "inputs": inputs,
         "parameters": parameters,
         "preprocessing": model.preprocessing,
+        "ahead": None if model.ahead_setting is None else model.ahead_setting["entries"],
+        "ready": model.ready,
     }
 
 

@@ -5,10 +5,43 @@ Public are the model's layers, shapes and fixed-point formats, its owner, and it
 
 from __future__ import annotations
 
-from tfe_bench.cluster import stored_shares
-from tfe_bench.cluster.stored import MODEL
-from tfe_bench.models.inference.request import parse_deployed_model
+import dataclasses
+from collections.abc import Sequence
 
-PROGRAM = stored_shares.storing_program(
+from tfe_bench.cluster import stored_shares
+from tfe_bench.cluster.jobs import Context, InputSpec
+from tfe_bench.cluster.store import ShareStore
+from tfe_bench.cluster.stored import MODEL
+from tfe_bench.models.inference import ahead
+from tfe_bench.models.inference.request import DeployRequest, parse_deployed_model
+from tfe_bench.protocols.session.sharing import Shared
+
+_STORING = stored_shares.storing_program(
     "deploy", MODEL, parse_deployed_model, "keeps a model", stored_shares.take_seeded_inputs
 )
+
+
+def permit_deployment(
+    client: str, store: ShareStore, request: DeployRequest, inputs: Sequence[InputSpec]
+) -> None:
+    """Reject a name that the client may not use, and material that this worker does not keep.
+
+    Raises:
+        UsageError, PolicyError, ConfigError, SecurityError: as ShareStore.permit_writing, or the
+            operator keeps no material.
+    """
+    assert _STORING.permit is not None
+    _STORING.permit(client, store, request, inputs)
+    if request.about.get(ahead.KEY) is not None:
+        store.spool.check_allowed()
+
+
+def run_deployment(context: Context) -> dict[str, Shared]:
+    """Store the weights; the first material is made when the client has its answer."""
+    outputs: dict[str, Shared] = _STORING.run(context)
+    if context.request.about.get(ahead.KEY) is not None:
+        context.afterwards = ahead.make_filler(context, context.request.name)
+    return outputs
+
+
+PROGRAM = dataclasses.replace(_STORING, run=run_deployment, permit=permit_deployment)

@@ -21,7 +21,6 @@ from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size
 from tfe_bench.cluster.timing import measure_program_runs
 from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.models.inference import execute, weights
-from tfe_bench.models.inference.programs import predict
 from tfe_bench.models.inference.programs.serve import add_weight_memory
 from tfe_bench.models.inference.request import (
     PROMPT,
@@ -31,6 +30,7 @@ from tfe_bench.models.inference.request import (
     GenerationSetting,
     check_text_request,
     parse_generation,
+    plan_key,
 )
 from tfe_bench.models.layers.greedy import NOISE
 from tfe_bench.models.layers.remembered import POSITION
@@ -218,7 +218,7 @@ def run_generation(context: Context) -> dict[str, Shared]:
     plan = request.plan
     assert plan is not None
     order = GenerationSetting.from_request(request, spec)
-    public = predict.plan_key(plan)
+    public = plan_key(plan)
     d = order.decoding
     setting = (d.position_input, d.temperature, order.profile, order.watched)
     bucket = d.round_up_length(order.prompt_length + order.tokens)

@@ -6,7 +6,6 @@ The client sends the plan with the job; it is public: an architecture of known l
 from __future__ import annotations
 
 import functools
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -22,6 +21,7 @@ from tfe_bench.models.inference.request import (
     RANGE,
     PredictRequest,
     parse_prediction,
+    plan_key,
     prediction_input_names,
     prediction_output_names,
 )
@@ -31,12 +31,7 @@ from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.store import ShareStore
-
-
-@functools.lru_cache(maxsize=CACHED_PLANS)
-def plan_key(plan: ModelPlan) -> str:
-    """Return a text that identifies a plan, for the names of its graphs."""
-    return json.dumps(plan.to_header(), sort_keys=True)
+    from tfe_bench.models.inference.ahead import PredictionMaterial
 
 
 @functools.lru_cache(maxsize=CACHED_PLANS)
@@ -77,8 +72,14 @@ def pad_samples(inputs: Sequence[Shared], most: int) -> list[Shared]:
     return [x.map(append_rows) for x in inputs] if rows else list(inputs)
 
 
-def run_prediction(context: Context) -> dict[str, Shared]:
-    """Predict for all samples, `batch` at a time; check_range adds the output RANGE."""
+def run_prediction(
+    context: Context, material: PredictionMaterial | None = None
+) -> dict[str, Shared]:
+    """Predict for all samples, `batch` at a time; check_range adds the output RANGE.
+
+    Args:
+        material: of the model, made ahead of time; batches that it fits use it.
+    """
     party = context.party
     request: PredictRequest = context.request
     plan, profile, watched = request.plan, request.plan_profile, request.check_range
@@ -103,7 +104,11 @@ def run_prediction(context: Context) -> dict[str, Shared]:
             cut = [x.map(lambda a, b=begin, e=end: a[b:e]) for x in inputs]
             if context.joined_jobs > 1:  # (their number varies from batch to batch)
                 cut = pad_samples(cut, batch_size)
-            outputs = function(model_weights, cut)
+            outputs = None
+            if material is not None and material.is_fitting(profile, watched, cut):
+                outputs = material.predict_batch(model_weights, cut)
+            if outputs is None:
+                outputs = function(model_weights, cut)
             batches.append([x.map(lambda a, n=end - begin: a[:n]) for x in outputs])
         return [shapes.concat(list(column), 0) for column in zip(*batches, strict=True)]
 

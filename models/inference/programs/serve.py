@@ -11,7 +11,7 @@ from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size
 from tfe_bench.cluster.store import ShareStore
 from tfe_bench.cluster.worker.batching import MOST_SAMPLES
 from tfe_bench.errors import UsageError
-from tfe_bench.models.inference import weights
+from tfe_bench.models.inference import ahead, weights
 from tfe_bench.models.inference.programs import predict
 from tfe_bench.models.inference.request import (
     PredictRequest,
@@ -88,9 +88,13 @@ def run_serving(context: Context) -> dict[str, Shared]:
     facts, model_weights = stored_shares.load_cached_shares(store, request.name, context.client)
     stored_shares.check_same(party, store, facts)
     inputs: dict[str, Any] = {**context.inputs, **model_weights}
+    material = ahead.read_material(party, store, facts, prediction.plan)
     outputs = predict.run_prediction(
-        dataclasses.replace(context, inputs=inputs, request=prediction)
+        dataclasses.replace(context, inputs=inputs, request=prediction), material
     )
+    if material is not None:
+        context.measurements[ahead.KEY] = {"used": material.used, "bytes": material.made_bytes}
+        context.afterwards = ahead.make_filler(context, facts.name)
     # Outputs get fresh masks, whatever the model computes.
     return stored_shares.refresh_stored_shares(party, outputs)
 

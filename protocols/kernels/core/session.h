@@ -42,10 +42,23 @@ enum KeyRole { kK1 = 1, kK2 = 2, kK3 = 3 };
 constexpr int kSiteBits = 24, kStepBits = 40, kIterationBits = 20, kTensorBits = 8;
 constexpr uint64_t kMaxBlocks = uint64_t{1} << 32;
 
-// Where a stream of mask words starts.
+// Where a stream of mask words starts, and the number of its key.
 struct PrfStream {
   const AesKey* key;
   uint64_t hi, lo;
+  int number = 0;
+};
+
+// The keys and the step of masks under which material is sent ahead of time: one step of a later
+// session draws them again.  Only this process holds them; they are wiped with the last owner.
+// They are derived from the keys of the session that makes the material, k' = AES_k(step) at a
+// counter that no mask has, so that they disclose no other mask of that session.
+struct KeptMasks {
+  ~KeptMasks();
+  int party = -1;
+  int64_t step = 0;
+  AesKey keys[3];
+  std::atomic<bool> used{false};
 };
 
 struct Tag {
@@ -143,6 +156,25 @@ class Session : public std::enable_shared_from_this<Session> {
   // Calls passed exactly once, on any thread.  Returns a number for CancelGate.
   int64_t Gate(Passed passed);
   void CancelGate(int64_t number);
+
+  // ---- material ahead of time
+  // Draws the masks of a running step, in which messages are taken aside, from derived keys, and
+  // returns these for one more step; nullptr: the step does not run, or has drawn from others.
+  std::shared_ptr<KeptMasks> KeepMasks(int64_t step);
+  // Draws the masks of a running step from a source.  A source serves one step, ever.
+  Error UseMasks(int64_t step, std::shared_ptr<KeptMasks> source);
+  // Takes aside a message of a step that no receive has requested; peer -1: none came in time.
+  struct Collected {
+    int peer = -1;
+    bool over = false;  // the session has ended
+    Tag tag{};
+    Message message;
+  };
+  Collected Collect(int64_t step, int timeout_ms);
+  // Delivers a message that was taken aside before, as if the peer had sent it now.
+  Error Feed(int peer, const Tag& tag, const uint8_t* data, size_t size);
+  // Waits until at most these bytes of what was fed for a peer are in memory; false: not in time.
+  bool WaitFed(int peer, uint64_t most, int timeout_ms);
 
   // ---- transport side
   // Bytes that the next Pop would return at most; waits up to timeout_ms for some.  0: timed out,
@@ -257,6 +289,8 @@ class Session : public std::enable_shared_from_this<Session> {
   bool ReleaseGathered(Peer& to);
   void Note(const Tag& tag, int index, Depth depth);
   struct Credit;
+  struct FedCredit;
+  std::shared_ptr<const KeptMasks> SourceOf(int64_t step);
   void LetGo(int peer, uint64_t bytes);
   bool GateIsOpen() const;
   void WakeSender(int peer);
@@ -295,6 +329,10 @@ class Session : public std::enable_shared_from_this<Session> {
   std::vector<Depth> step_depths_;
   std::map<int64_t, Passed> gates_;  // not open yet
   int64_t next_gate_ = 1;
+  std::atomic<bool> has_sources_{false};
+  std::map<int64_t, std::shared_ptr<KeptMasks>> sources_;  // by step, until the session ends
+  bool collecting_ = false;
+  uint64_t fed_[3] = {0, 0, 0};  // bytes that were fed and are in memory, by peer
   Error aborted_;
   Counters counters_{};
   const std::unique_ptr<Timeline> timeline_;
@@ -308,6 +346,10 @@ class Session : public std::enable_shared_from_this<Session> {
 int64_t RegisterSession(std::shared_ptr<Session> session);
 std::shared_ptr<Session> FindSession(int64_t handle);
 void DropSession(int64_t handle);
+
+// Sources by number; a source is taken once.
+int64_t RegisterSource(std::shared_ptr<KeptMasks> source);
+std::shared_ptr<KeptMasks> TakeSource(int64_t handle);
 
 // Fills out with the stream's words from block `first`; honors a seeded fault or alteration.
 void FillMask(const Session& session, const PrfStream& stream, uint64_t first_block,

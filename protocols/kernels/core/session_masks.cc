@@ -38,9 +38,12 @@ Error Session::Stream(KeyRole role, int dealer, int64_t site, int64_t step, int6
   if (iteration < 0 || iteration >> kIterationBits) return "mask numbering: iteration out of range";
   if (tensor < 0 || tensor >> kTensorBits) return "mask numbering: tensor out of range";
   if (bytes / 16 >= kMaxBlocks) return "mask numbering: tensor too large for one mask";
+  const auto source = SourceOf(step);  // held by the session as long as it lives
+  if (source) step = source->step;
   step -= replayed_steps_;
   if (fault_ == kReuseCounter) step = 1;
-  out->key = &keys_[key];
+  out->key = source ? &source->keys[key] : &keys_[key];
+  out->number = key;
   out->hi = static_cast<uint64_t>(site) << kStepBits | static_cast<uint64_t>(step);
   out->lo = static_cast<uint64_t>(iteration) << 44 | static_cast<uint64_t>(dealer) << 42 |
             static_cast<uint64_t>(role) << 40 | static_cast<uint64_t>(tensor) << 32;
@@ -53,12 +56,8 @@ void Session::Record(const PrfStream& stream, PadUse use, const void* words, siz
   uint64_t digest = 1469598103934665603ull;
   const uint8_t* p = static_cast<const uint8_t*>(words);
   for (size_t i = 0; i < bytes; ++i) digest = (digest ^ p[i]) * 1099511628211ull;
-  int key = 0;
-  for (int j = 0; j < 3; ++j) {
-    if (stream.key == &keys_[j]) key = j;
-  }
   std::lock_guard<std::mutex> lock(record_mutex_);
-  records_.push_back({stream.hi, stream.lo, bytes, digest, key, party_, use, 0});
+  records_.push_back({stream.hi, stream.lo, bytes, digest, stream.number, party_, use, 0});
 }
 
 std::vector<PadRecord> Session::Records() {

@@ -290,6 +290,7 @@ Error Session::Accept(int peer, const Tag& tag, uint16_t flags, Depth depth, uin
     }
     if (!waited) {
       from.arrived.emplace(tag, std::move(message));
+      if (collecting_) changed_.notify_all();
       return "";
     }
     Note(tag, asked->second.index, message.depth);

@@ -94,7 +94,7 @@ int64_t Copy(const std::vector<T>& from, T* to, int64_t capacity) {
 extern "C" {
 
 // Bumped with every change of the ops or of the wire format; part of the handshake.
-int64_t tfe_abi() { return 5; }
+int64_t tfe_abi() { return 6; }
 // Found by the loader in the file itself, before anything is loaded.
 const char* tfe_built_for() {
   return "tfe_bench ops built for TensorFlow " TFE_BENCH_TF_VERSION;
@@ -224,6 +224,50 @@ int64_t tfe_control_recv(int64_t handle, int64_t peer, int64_t step, uint8_t* ou
              received->set_value(failed);
            });
     return received->get_future().get();
+  });
+}
+
+// The masks of a running step, for it and for one step of a later session; returns their number, or 0
+// if KeepMasks returns none.
+int64_t tfe_masks_keep(int64_t handle, int64_t step) {
+  return Ask(handle, 0, [&](Session& s) -> int64_t {
+    auto masks = s.KeepMasks(step);
+    return masks ? tfe_bench::RegisterSource(std::move(masks)) : 0;
+  });
+}
+int64_t tfe_masks_use(int64_t handle, int64_t step, int64_t masks, char* error) {
+  return Try(handle, error, [&](Session& s) -> Error {
+    auto source = tfe_bench::TakeSource(masks);
+    if (!source) return "the masks of this material have been used: refusing to use them twice";
+    return s.UseMasks(step, std::move(source));
+  });
+}
+void tfe_masks_drop(int64_t masks) { tfe_bench::TakeSource(masks); }
+// Takes aside a message of a step and calls take(data, size, place), place being peer, site,
+// iteration and slot.  1: done, 0: none came in time, -1: the session has ended.
+int64_t tfe_collect(int64_t handle, int64_t step, int64_t timeout_ms,
+                    void (*take)(const uint8_t*, int64_t, const int64_t*)) {
+  return Ask(handle, -1, [&](Session& s) -> int64_t {
+    const auto got = s.Collect(step, static_cast<int>(timeout_ms));
+    if (got.peer < 0) return got.over ? -1 : 0;
+    const int64_t place[4] = {got.peer, got.tag.site, got.tag.iteration, got.tag.slot};
+    take(got.message.data.get(), static_cast<int64_t>(got.message.size), place);
+    return 1;
+  });
+}
+int64_t tfe_feed(int64_t handle, int64_t peer, int64_t step, const int64_t place[3],
+                 const uint8_t* data, int64_t size, char* error) {
+  return Try(handle, error, [&](Session& s) {
+    const Tag tag{static_cast<uint64_t>(step), static_cast<uint32_t>(place[0]),
+                  static_cast<uint32_t>(place[1]), static_cast<uint32_t>(place[2])};
+    return s.Feed(static_cast<int>(peer), tag, data, static_cast<size_t>(size));
+  });
+}
+// 1: at most these bytes of what was fed are in memory, or the session has ended; 0: not in time.
+int64_t tfe_wait_fed(int64_t handle, int64_t peer, int64_t most, int64_t timeout_ms) {
+  return Ask(handle, 1, [&](Session& s) {
+    return s.WaitFed(static_cast<int>(peer), static_cast<uint64_t>(most),
+                     static_cast<int>(timeout_ms));
   });
 }
 

@@ -8,12 +8,13 @@ graph of its own, as a fault changes what is traced. test_views.py and test_stri
 
 from __future__ import annotations
 
-from tests.protocols.catalogue import functions, nn, order, ring
+from tests.protocols.catalogue import ahead, functions, nn, order, ring
 from tests.protocols.entry import Entry
 from tests.protocols.gated import FUNCTIONS
 
 ENTRIES: dict[str, Entry] = {
     **ring.ENTRIES,
+    **ahead.ENTRIES,
     **order.ENTRIES,
     **functions.ENTRIES,
     **nn.ENTRIES,
