@@ -150,9 +150,9 @@ class JobResultCollector:
             self._declared[party] = declared
             if len(self._declared) < 3:
                 return
-        openings = _agree_on_openings(self._declared, "opens")
-        if openings and self._on_openings is not None:
-            self._on_openings(openings)
+        # (workers that disagree end the job themselves)
+        if declared and self._on_openings is not None:
+            self._on_openings(tuple(declared))
         self._admitted.set()
 
     def _read_result(self, party: int, event: dict[str, Any], reader: wire.JobStreamReader) -> None:
@@ -207,7 +207,7 @@ class JobResultCollector:
             mask = seeds.add_ring_words(parts["l1"], parts["l2"], spec.limbs)
             outputs[name] = seeds.unmask_values(parts["m"], mask, spec.limbs)
         self.result.outputs.update(outputs)
-        self.result.opened = _agree_on_openings(self._opened, "opened")
+        self.result.opened = _agree_on_openings(self._opened)
         return self.result
 
     def _find_root_cause(self, first: BaseException, ended: set[int | None]) -> BaseException:
@@ -239,9 +239,9 @@ class JobResultCollector:
 
 
 def _agree_on_openings(
-    by_party: Mapping[int, Sequence[Opening] | None], verb: str
+    by_party: Mapping[int, Sequence[Opening] | None],
 ) -> tuple[Opening, ...]:
-    """Return the openings that the three workers state alike; () if their program states none.
+    """Return what the three workers say that they opened; () for nothing.
 
     Raises:
         ProtocolError: they disagree.
@@ -250,7 +250,7 @@ def _agree_on_openings(
     if others != [first, first]:
         stated = (", ".join(map(str, each or ())) or "nothing" for each in (first, *others))
         raise ProtocolError(
-            f"The workers disagree about what this job {verb}. Received: {'; '.join(stated)}.",
+            f"The workers disagree about what this job opened. Received: {'; '.join(stated)}.",
             code="inconsistent-results",
             operation="openings",
         )

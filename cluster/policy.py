@@ -11,7 +11,7 @@ import os
 from collections.abc import Collection, Sequence
 from dataclasses import Field, dataclass, field, fields, make_dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cluster import handles, tls, toml_file
 from tfe_bench.cluster.config import ClusterConfig
@@ -26,7 +26,9 @@ from tfe_bench.cluster.toml_file import (
     tables_field,
 )
 from tfe_bench.errors import ConfigError, PolicyError, did_you_mean
-from tfe_bench.protocols.session.openings import Opening
+
+if TYPE_CHECKING:
+    from tfe_bench.protocols.session.openings import Opening
 
 ANY = "*"
 DEFAULT_MAX_ELEMENTS = 1 << 26

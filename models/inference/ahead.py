@@ -163,7 +163,8 @@ class PredictionMaterial:
         identifier, missing = self._agree_on_entries(is_idle, report)
         if missing == 0:
             return False
-        writer, material, problem, is_kept = None, None, "", False
+        writer = material = entry = None
+        problem, is_kept = "", False
         try:
             writer = self._spool.begin_entry(identifier, self._facts.name, self._binding)
         except (OSError, PolicyError) as error:
@@ -181,8 +182,8 @@ class PredictionMaterial:
                 problem = str(error)
             if b"\0" in self._party.exchange(bytes([not problem])):
                 return False
-            entry.material = material
-            is_kept = True
+            assert entry is not None
+            entry.material, is_kept = material, True
             return missing > 1
         finally:
             if material is not None and not is_kept:

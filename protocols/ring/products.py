@@ -150,7 +150,8 @@ def sum_matrix_products(a: list[Any], b: list[Any]) -> Any:
         lead = np.broadcast_shapes(left[:-2], right[:-2])
         shape = [*lead, left[-2], right[-1]]
         return tensor_ops.symbolic_result(shape, *a, *b, work=math.prod([*shape, left[-1]]))
-    terms = tensor_ops.get_combined_terms(b[0]) if len(b) == 1 and b[0].shape.rank == 2 else None
+    is_matrix = len(b) == 1 and len(tensor_ops.static_shape(b[0])) == 2
+    terms = tensor_ops.get_combined_terms(b[0]) if is_matrix else None
     if terms is not None:
         return ops.module().tfe_bench_mat_mul_combined(a=a[0], bits=count_read_bits(), **terms)
     return ops.module().tfe_bench_ring_mat_mul(a=a, b=b, bits=count_read_bits())

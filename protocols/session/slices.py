@@ -93,11 +93,13 @@ def slice_elementwise(
         places = [i for i, value in enumerate(args) if isinstance(value, Shared)]
         public_args = [value for value in args if not isinstance(value, Shared)]
 
+        run_with: Callable[..., Shared] = protocol
+
         def run_slice(party: Party, *parts: Shared) -> Shared:
             arguments: list[Any] = list(args)
             for place, part in zip(places, parts, strict=True):
                 arguments[place] = part
-            return protocol(party, *arguments, **kwargs)
+            return run_with(party, *arguments, **kwargs)
 
         if not places or any(_is_tensor(value) for value in (*public_args, *kwargs.values())):
             return protocol(party, *args, **kwargs)

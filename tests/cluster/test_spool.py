@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -93,12 +94,13 @@ def test_a_damaged_file_is_refused(tmp_path: Path, damage: str) -> None:
         half = len(content) // 2
         content = content[half:] + content[:half]
     else:
-        entry.places[a], entry.places[b] = entry.places[b], entry.places[a]
+        places: Any = entry.places
+        places[a], places[b] = places[b], places[a]
     entry.path.write_bytes(bytes(content))
     reader = kept.burn_first(BINDING)
     assert reader is not None
     with raises(SecurityError, "material-damaged"):
-        reader.read_message(a)
+        reader.read_message(cast(Any, a))
     reader.close_file()
 
 
@@ -124,8 +126,8 @@ def test_entries_bytes_and_free_space_are_bounded(
         kept.begin_entry(bytes(16), "m", BINDING)
     writer.discard_entry()
     assert not [*(tmp_path / spool.FOLDER).glob("*")]
-    usage = spool.shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(spool.shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
     with raises(PolicyError, "disk-full"):
         kept.begin_entry(IDENTIFIER, "m", BINDING)
     for folder, entries in ((None, 3), (tmp_path, 0)):

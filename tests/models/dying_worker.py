@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tfe_bench import atomic
 from tfe_bench.cluster import spool
 from tfe_bench.models.inference import ahead
 from tfe_bench.protocols.session import material
@@ -75,7 +76,7 @@ class Steps:
         self.wrap(spool.SpoolWriter, "put_message", after="message")
         self.wrap(spool.SpoolWriter, "finish_entry", after="written")
         self.wrap(spool.MaterialSpool, "burn_first", before="burn", after="burnt")
-        self.wrap(spool.atomic, "sync_folder_to_disk", before="unlinked")
+        self.wrap(atomic, "sync_folder_to_disk", before="unlinked")
         self.wrap(material.AheadFunction, "use_material", before="agreed", after="used")
         read = spool.SpoolReader.read_message
 
@@ -84,7 +85,7 @@ class Steps:
             self.die_at("first byte")
             return read(reader, place)
 
-        spool.SpoolReader.read_message = read_logged  # type: ignore[method-assign]
+        spool.SpoolReader.read_message = read_logged  # type: ignore[method-assign, assignment]
         self.wrap(material._Feeder, "_feed_peer", after="fed")
         fill = ahead.PredictionMaterial._fill_one
 
@@ -93,7 +94,7 @@ class Steps:
             self.die_at("voted")
             return result
 
-        ahead.PredictionMaterial._fill_one = fill_one  # type: ignore[method-assign]
+        ahead.PredictionMaterial._fill_one = fill_one  # type: ignore[method-assign, assignment]
 
 
 if __name__ == "__main__":

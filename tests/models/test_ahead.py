@@ -235,7 +235,12 @@ def test_a_new_deployment_uses_no_material_of_the_old_one(
 
 def test_settings_are_checked_in_words(three: Trio, monkeypatch: pytest.MonkeyPatch) -> None:
     owner, private = three.client("owner"), make_model()
-    for options in ({"ahead": 65}, {"ahead": -1}, {"ahead": 1, "ahead_batch": 1 << 13}):
+    refused: list[dict[str, Any]] = [
+        {"ahead": 65},
+        {"ahead": -1},
+        {"ahead": 1, "ahead_batch": 1 << 13},
+    ]
+    for options in refused:
         with raises(UsageError, "invalid-parameters", operation=KEY):
             service.deploy(owner, private, "wrong", **options)
     monkeypatch.setattr(spools(three)[1], "_max_entries", 0)

@@ -73,6 +73,7 @@ def main() -> None:
     n, workload, repeat = request["n"], request["workload"], request["repeat"]
     inputs = workloads.make_inputs(workload, n, 30)
     run: Callable[[], Any]
+    reveal_weights: Callable[[], list[Any]] = list
     if workload == "train":
         run, reveal_weights = make_training_step(tfe, inputs)
     else:

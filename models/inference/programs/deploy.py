@@ -12,7 +12,7 @@ from tfe_bench.cluster import stored_shares
 from tfe_bench.cluster.jobs import Context, InputSpec
 from tfe_bench.cluster.store import ShareStore
 from tfe_bench.cluster.stored import MODEL
-from tfe_bench.models.inference import ahead
+from tfe_bench.models.inference import ahead, ahead_setting
 from tfe_bench.models.inference.request import DeployRequest, parse_deployed_model
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -32,14 +32,14 @@ def permit_deployment(
     """
     assert _STORING.permit is not None
     _STORING.permit(client, store, request, inputs)
-    if request.about.get(ahead.KEY) is not None:
+    if request.about.get(ahead_setting.KEY) is not None:
         store.spool.check_allowed()
 
 
 def run_deployment(context: Context) -> dict[str, Shared]:
     """Store the weights; the first material is made when the client has its answer."""
-    outputs: dict[str, Shared] = _STORING.run(context)
-    if context.request.about.get(ahead.KEY) is not None:
+    outputs = dict(_STORING.run(context))
+    if context.request.about.get(ahead_setting.KEY) is not None:
         context.afterwards = ahead.make_filler(context, context.request.name)
     return outputs
 

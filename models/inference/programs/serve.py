@@ -11,7 +11,7 @@ from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size
 from tfe_bench.cluster.store import ShareStore
 from tfe_bench.cluster.worker.batching import MOST_SAMPLES
 from tfe_bench.errors import UsageError
-from tfe_bench.models.inference import ahead, weights
+from tfe_bench.models.inference import ahead, ahead_setting, weights
 from tfe_bench.models.inference.programs import predict
 from tfe_bench.models.inference.request import (
     PredictRequest,
@@ -93,7 +93,8 @@ def run_serving(context: Context) -> dict[str, Shared]:
         dataclasses.replace(context, inputs=inputs, request=prediction), material
     )
     if material is not None:
-        context.measurements[ahead.KEY] = {"used": material.used, "bytes": material.made_bytes}
+        used = {"used": material.used, "bytes": material.made_bytes}
+        context.measurements[ahead_setting.KEY] = used
         context.afterwards = ahead.make_filler(context, facts.name)
     # Outputs get fresh masks, whatever the model computes.
     return stored_shares.refresh_stored_shares(party, outputs)

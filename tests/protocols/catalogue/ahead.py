@@ -7,6 +7,7 @@ from typing import Any
 from tests.protocols import joint_views
 from tests.protocols.entry import Entry
 from tests.protocols.seeded import Patch
+from tfe_bench.cluster.simulate import replay_masks
 from tfe_bench.protocols.ring import arithmetic, refresh
 from tfe_bench.protocols.session.material import AheadFunction, KeptMessages, Material
 from tfe_bench.protocols.session.party import Party
@@ -36,7 +37,7 @@ def run_in_two_phases(party: Party, x: Shared, y: Shared) -> list[Any]:
 
 def use_twice(patch: Patch) -> None:
     """Draw the masks of every second material as those of the one before it."""
-    make, replay = AheadFunction.make_material, joint_views.replay_masks
+    make, replay = AheadFunction.make_material, replay_masks
     replayed: dict[int, tuple[Any, ...]] = {p: (0,) for p in range(3)}
     first_steps: dict[int, int] = {}
 
