@@ -146,7 +146,8 @@ def _plan_slices(
     party: Party, protocol: Protocol, operands: Sequence[Shared], row_axes: int
 ) -> SlicePlan | None:
     """Return the slices that the counted protocol takes, or None if it runs at once."""
-    if not isinstance(party, CostParty) and (party._trace is None or party._trace.is_looping):
+    trace = getattr(party, "_trace", None)
+    if not isinstance(party, CostParty) and (trace is None or trace.is_looping):
         return None
     first = operands[0]
     if not first.shape.is_fully_defined():

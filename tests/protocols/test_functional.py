@@ -33,7 +33,8 @@ Case = tuple[Callable[..., Any], Callable[..., Any], Any]
 
 def draw_reals(rng: np.random.Generator, *shape: int, scale: float = 100.0) -> Array:
     """Return multiples of an ulp."""
-    return np.asarray(np.rint(rng.uniform(-scale, scale, shape) / ULP) * ULP)
+    # (plus 0, as private numbers have no negative zero)
+    return np.asarray(np.rint(rng.uniform(-scale, scale, shape) / ULP) * ULP + 0.0)
 
 
 def check_functions(
