@@ -20,21 +20,33 @@ import functools
 import threading
 from collections.abc import Callable, Collection, Hashable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tfe_bench.errors import ProtocolError, TfeBenchError
 from tfe_bench.protocols.session import ops
-from tfe_bench.protocols.session.graph import Graph, Nest, PrivateFunction
+from tfe_bench.protocols.session.graph import Graph, Nest, PrivateFunction, TracingParty
 from tfe_bench.protocols.session.numbering import MATERIAL, ONLINE
-
-if TYPE_CHECKING:
-    from tfe_bench.protocols.session.party import Party
 
 # Sites of both phases are numbered from here, whatever a session has traced before.
 FIRST_SITE = 1 << 23
 # Bytes of a peer's material that are read before the graph has used earlier ones.
 MAX_FED_BYTES = 32 << 20
 _WAIT_MS = 200
+
+
+class MaterialParty(TracingParty, Protocol):
+    """The attributes of a party (party.Party) that making and using material needs."""
+
+    _end_session: Callable[[TfeBenchError], object] | None
+
+    @property
+    def sent_bytes(self) -> int:
+        """Payload that this party has sent in the session."""
+        ...
+
+    def check(self, error: str) -> None:
+        """Raise the typed error of a native error text; do nothing for ''."""
+        ...
 
 
 class Place(NamedTuple):
@@ -118,7 +130,7 @@ class AheadFunction:
 
     def __init__(
         self,
-        party: Party,
+        party: MaterialParty,
         function: Callable[..., Nest],
         request: Collection[int],
         name: Hashable | None = None,
@@ -200,7 +212,7 @@ class _SideThread:
     """
 
     def __init__(
-        self, party: Party, target: Callable[[], None], errors: list[BaseException]
+        self, party: MaterialParty, target: Callable[[], None], errors: list[BaseException]
     ) -> None:
         self._party, self._target, self._errors = party, target, errors
         self._thread = threading.Thread(target=self._run_target, name="tfe-material", daemon=True)
@@ -224,7 +236,7 @@ class _SideThread:
 class _Collector:
     """Takes the messages of a step aside until both peers have sent all of theirs."""
 
-    def __init__(self, party: Party, step: int, end_site: int, sink: MessageSink) -> None:
+    def __init__(self, party: MaterialParty, step: int, end_site: int, sink: MessageSink) -> None:
         self._party, self._step, self._end_site, self._sink = party, step, end_site, sink
         self._peers = [p for p in range(3) if p != party.index]
         self._received = dict.fromkeys(self._peers, 0)
@@ -287,7 +299,7 @@ class _Collector:
 class _Feeder:
     """Delivers kept messages to a step, in the order of their sites and with bounded memory."""
 
-    def __init__(self, party: Party, step: int, source: MessageSource) -> None:
+    def __init__(self, party: MaterialParty, step: int, source: MessageSource) -> None:
         self._party, self._step, self._source = party, step, source
         self._stopped = threading.Event()
 
