@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.announcements import remove_announcement
+
 if TYPE_CHECKING:
-    from tests.announcements import remove_announcement
-from tests.cluster.conftest import Processes
+    from tests.cluster.conftest import Processes
 
 _LONG = ("--n", "300000", "--repeat", "50")
 

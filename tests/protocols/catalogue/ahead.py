@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from tests.protocols import joint_views
 from tests.protocols.entry import Entry
@@ -46,7 +46,7 @@ def use_twice(patch: Patch) -> None:
         replay(party, steps, *altered)
 
     def make_every_second(self: AheadFunction, sink: KeptMessages, *arguments: Any) -> Material:
-        party = self._party
+        party = cast(Party, self._party)
         steps, *altered = replayed[party.index]
         first = first_steps.pop(party.index, None)
         if first is not None:
