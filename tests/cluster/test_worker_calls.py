@@ -47,13 +47,20 @@ def _ask_workers(client: Client) -> None:
     assert all(isinstance(answer, dict) for answer in client.status())
 
 
+def _is_active(call: grpc.Call) -> bool:
+    try:
+        return bool(call.is_active())
+    except NotImplementedError:  # the error of a call that is over, kept by a traceback
+        return False
+
+
 def _list_threads_and_calls(earlier: set[threading.Thread]) -> list[object]:
     """List the threads that run and the calls that are not over.
 
     Args:
         earlier: threads to omit.
     """
-    calls = [each for each in gc.get_objects() if isinstance(each, grpc.Call) and each.is_active()]
+    calls = [each for each in gc.get_objects() if isinstance(each, grpc.Call) and _is_active(each)]
     return [*(t for t in threading.enumerate() if t not in earlier), *calls]
 
 
