@@ -26,6 +26,7 @@ from tfe_bench.cluster.input_upload import (
     check_job_parameters,
     describe_type,
 )
+from tfe_bench.cluster.job_receipts import expect_job_facts
 from tfe_bench.cluster.job_results import JobResultCollector
 from tfe_bench.cluster.jobs import DECLARED, NOTHING
 from tfe_bench.cluster.requests import (
@@ -277,7 +278,9 @@ class Client:
         }
         upload = InputUpload(inputs)
         self._wait_for_restart()
-        collector = JobResultCollector(self.config, progress, self.on_openings)
+        specs = tuple(private_input_spec(name, value) for name, value in inputs.items())
+        facts = expect_job_facts(self.config, header, self.identity, self._key_pair[1], specs)
+        collector = JobResultCollector(self.config, progress, self.on_openings, facts)
         started = time.perf_counter()
 
         def send_requests(party: int) -> Iterator[bytes]:
@@ -311,7 +314,6 @@ class Client:
             thread.start()
         try:
             result = collector.collect_result()
-            specs = tuple(private_input_spec(name, value) for name, value in inputs.items())
             result.submitted = SubmittedJob(program, dict(parameters), specs)
             self._last_result = time.monotonic()
             return result
@@ -457,10 +459,7 @@ def _load_client_credentials(
 
 
 def load_client_files(
-    cluster: str | Path,
-    client: str | None,
-    key: str | Path | None,
-    certificate: str | Path | None,
+    cluster: str | Path, client: str | None, key: str | Path | None, certificate: str | Path | None
 ) -> tuple[ClusterConfig, bytes, bytes]:
     """Load the arguments of `Client` from files; see Client.open."""
     path = Path(cluster)

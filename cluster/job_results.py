@@ -16,6 +16,8 @@ import numpy as np
 
 from tfe_bench.cluster import seeds, wire
 from tfe_bench.cluster.config import ClusterConfig
+from tfe_bench.cluster.job_receipts import check_client_receipts, complete_job_facts
+from tfe_bench.cluster.receipts import list_pinned_keys
 from tfe_bench.cluster.requests import JobResult, Progress
 from tfe_bench.errors import ClusterError, JobCancelled, PeerLost, ProtocolError, TfeBenchError
 from tfe_bench.protocols.session.openings import Opening, decode_openings
@@ -48,6 +50,7 @@ class JobResultCollector:
         progress: callback for the job's position and fraction, as party 0 reports them.
         on_openings: called with what the job opens to workers, once all three accept it; not called
             for a job that opens nothing.
+        facts: what this client knows of the job, from `expect_job_facts`; None checks no receipts.
 
     Attributes:
         result: the outputs received so far; complete when `collect_result` returns.
@@ -59,8 +62,10 @@ class JobResultCollector:
         config: ClusterConfig,
         progress: Progress | None,
         on_openings: Callable[[Sequence[Opening]], None] | None = None,
+        facts: Mapping[str, Any] | None = None,
     ) -> None:
         self.config = config
+        self._facts = facts
         self.result = JobResult()
         self.finished = threading.Event()
         self._progress, self._on_openings = progress, on_openings
@@ -73,6 +78,8 @@ class JobResultCollector:
         # by party: what the job opens, as each worker states before it runs, and afterwards
         self._declared: dict[int, Sequence[Opening] | None] = {}
         self._opened: dict[int, Sequence[Opening] | None] = {}
+        # by party: its receipt's fields
+        self._receipts: dict[int, Mapping[str, Any]] = {}
         self._admitted = threading.Event()
 
     def mark_alive(self, party: int) -> None:
@@ -120,6 +127,7 @@ class JobResultCollector:
                 elif kind == "result":
                     self._read_result(party, event, reader)
                 elif kind == "done":
+                    self._receipts[party] = event
                     self._outcomes.put((party, None))
                     return
             raise PeerLost(
@@ -182,7 +190,8 @@ class JobResultCollector:
         """Wait for all three workers and reconstruct the outputs.
 
         Raises:
-            ProtocolError: the workers' shares of an output disagree; no output is returned.
+            ProtocolError: the workers' shares of an output, their openings or their receipts
+                disagree; no output is returned.
             TfeBenchError: a worker failed.
         """
         done: set[int | None] = set()
@@ -206,8 +215,14 @@ class JobResultCollector:
             self.result.limbs[name] = spec.limbs
             mask = seeds.add_ring_words(parts["l1"], parts["l2"], spec.limbs)
             outputs[name] = seeds.unmask_values(parts["m"], mask, spec.limbs)
+        opened = self.result.opened = _agree_on_openings(self._opened)
+        if self._facts is not None:
+            events = [self._receipts[party] for party in range(3)]
+            facts = complete_job_facts(self._facts, bool(outputs), opened)
+            self.result.receipt = check_client_receipts(
+                events, facts, list_pinned_keys(self.config)
+            )
         self.result.outputs.update(outputs)
-        self.result.opened = _agree_on_openings(self._opened)
         return self.result
 
     def _find_root_cause(self, first: BaseException, ended: set[int | None]) -> BaseException:

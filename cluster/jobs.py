@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tfe_bench import extensions
+from tfe_bench.cluster.job_use import JobUse
 from tfe_bench.errors import ConfigError, TfeBenchError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
@@ -107,6 +108,36 @@ def shape_extent(sizes: Sequence[int]) -> int:
     return math.prod(max(1, n) for n in sizes)
 
 
+def digest_job(
+    program: str,
+    parameters: Mapping[str, Any],
+    client: str,
+    certificate: str,
+    inputs: Sequence[InputSpec],
+    shaping: Sequence[int] | None,
+    warm_up_bytes: int,
+    is_sealed: bool,
+) -> str:
+    """Return the digest of a job, which is equal at its three workers and its client.
+
+    Args:
+        parameters: as the client sends them, in JSON.
+        certificate: the fingerprint of the client's certificate; "" without TLS.
+        shaping, warm_up_bytes, is_sealed: as in worker.pending.Job.
+    """
+    from tfe_bench.cluster import handshake
+
+    return handshake.program_digest(
+        program,
+        dict(parameters),
+        [
+            [client, certificate],
+            [[i.name, i.shape, i.fractional_bits, i.limbs, i.late] for i in inputs],
+            [shaping, warm_up_bytes, is_sealed],
+        ],
+    )
+
+
 @dataclass
 class Context:
     """The environment of a running program: its party, its inputs and its connection.
@@ -122,6 +153,7 @@ class Context:
         store: values that this worker keeps between jobs; None outside of a worker.
         at_end: figures that are known when the program has ended at all three workers.
         request: what the program's `parse` returned for the parameters.
+        use: what the job uses, for its receipt.
         joined_jobs: the number of jobs whose inputs are joined; see Program.together.
         afterwards: work that follows in the same session when the clients have their results. Its
             arguments: whether no job waits for some seconds (at party 0), and what logs a text.
@@ -136,6 +168,7 @@ class Context:
     store: ShareStore | None = None
     at_end: Callable[[], Mapping[str, Any]] = dict
     request: Any = None
+    use: JobUse = field(default_factory=JobUse)
     joined_jobs: int = 1
     afterwards: Callable[[Callable[[float], bool], Callable[[str], None]], None] | None = None
 

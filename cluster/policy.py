@@ -51,6 +51,7 @@ _ANY_NUMBER = 1 << 62
 _STARTUP_FIELDS = (
     *("party", "key", "models", "max_models", "max_held", "max_held_per_client", "held_seconds"),
     *("max_connections", "max_connections_per_address", "max_ahead", "max_ahead_bytes"),
+    *("receipts", "max_receipt_bytes", "max_receipt_files"),
 )
 
 
@@ -105,6 +106,9 @@ class WorkerPolicy:
         max_held, max_held_per_client: bytes of arrays that are held in memory between jobs, of all
             clients together and of one.
         held_seconds: the time without use after which such an array is released.
+        receipts: the folder for signed receipts of jobs; None keeps none.
+        max_receipt_bytes: bytes of a receipts file, after which another one begins.
+        max_receipt_files: the number of kept receipts files; the oldest ones are removed.
         max_connections: connections that others may hold open.
         max_connections_per_address: the same of one address, for connections over which no member
             of the cluster has called with its certificate.
@@ -119,6 +123,7 @@ class WorkerPolicy:
     reveal: tuple[RevealRule, ...] = ()
     allow_shaping: bool = False
     models: Path | None = None
+    receipts: Path | None = None
     opens: str = DECLARED
     max_elements: int = _policy_limit_field(DEFAULT_MAX_ELEMENTS)
     job_seconds: float = _policy_limit_field(3600.0)
@@ -137,9 +142,10 @@ class WorkerPolicy:
     max_held: int = _policy_limit_field(handles.MOST_BYTES)
     max_held_per_client: int = _policy_limit_field(handles.MOST_BYTES_PER_CLIENT)
     held_seconds: float = _policy_limit_field(handles.SECONDS)
+    max_receipt_bytes: int = _policy_limit_field(16 << 20, least=1 << 12)
+    max_receipt_files: int = _policy_limit_field(256, least=2)
     max_connections: int = _policy_limit_field(512, 64, _MOST_CONNECTIONS)
     max_connections_per_address: int = _policy_limit_field(32, largest=_MOST_CONNECTIONS)
-
     # (the file's name, for messages about it)
     source: str = field(default="worker.toml", compare=False)
 
@@ -190,6 +196,7 @@ class WorkerPolicy:
                 reveal=tuple(RevealRule(**vars(rule)) for rule in file.reveal),
                 allow_shaping=file.allow_shaping,
                 models=path.parent / file.models if file.models else None,
+                receipts=path.parent / file.receipts if file.receipts else None,
                 opens=file.opens,
                 source=path.name,
                 **vars(file.limits),
@@ -254,8 +261,7 @@ class WorkerPolicy:
             raise PolicyError(
                 f"Party {self.party} does not allow this program. Received: program "
                 f"{_quote_client_name(name)}. Its operator would allow it by adding "
-                f"{_quote_client_name(name)} "
-                "to the line allow_programs = [...] in worker.toml.",
+                f"{_quote_client_name(name)} to the line allow_programs = [...] in worker.toml.",
                 code="program-not-allowed",
                 operation=name,
                 party=self.party,
@@ -277,10 +283,8 @@ class WorkerPolicy:
         raise PolicyError(
             f"Party {self.party} does not allow this reveal. Received: program "
             f"{_quote_client_name(program)}, to client {_quote_client_name(to)}. Its operator "
-            "would allow it by "
-            "adding to worker.toml: [[reveal]] with the lines program = "
-            f"{_quote_client_name(program)} "
-            f"and to = [{_quote_client_name(to)}].",
+            "would allow it by adding to worker.toml: [[reveal]] with the lines program = "
+            f"{_quote_client_name(program)} and to = [{_quote_client_name(to)}].",
             code="reveal-not-allowed",
             operation=program,
             received=to,
@@ -296,8 +300,7 @@ class WorkerPolicy:
         if not self.allow_shaping:
             raise PolicyError(
                 f"Party {self.party} does not allow clients to emulate a network. Received: a "
-                "job with "
-                'a --profile other than "local". Its operator would allow it by the line '
+                'job with a --profile other than "local". Its operator would allow it by the line '
                 "allow_shaping = true in worker.toml.",
                 code="shaping-not-allowed",
                 party=self.party,
@@ -452,6 +455,7 @@ class _PolicyFile(TomlTable):
     reveal: tuple[_RevealTable, ...] = tables_field("reveal", _RevealTable)
     limits: Any = table_field("limits", _LimitsTable)
     models: str = declare_field(toml_file.TEXT, "")
+    receipts: str = declare_field(toml_file.TEXT, "")
     opens: str = choice_field(OPENS, default=DECLARED)
 
 
@@ -466,24 +470,21 @@ def unknown_policy_names(config: ClusterConfig, policy: WorkerPolicy) -> list[st
         if name != ANY and name not in programs:
             lines.append(
                 f"{policy.source}: allow_programs has {quote_received_value(name)}, which is not "
-                "installed "
-                f"here.{did_you_mean(name, programs)}"
+                f"installed here.{did_you_mean(name, programs)}"
             )
     for number, rule in enumerate(policy.reveal, start=1):
         where = f"{policy.source}: [[reveal]] number {number}"
         if rule.program != ANY and rule.program not in programs:
             lines.append(
                 f"{where} is for the program {quote_received_value(rule.program)}, which is not "
-                "installed "
-                f"here.{did_you_mean(rule.program, programs)}"
+                f"installed here.{did_you_mean(rule.program, programs)}"
             )
         for name in rule.to:
             # (without TLS there is one client, "local")
             if name != ANY and name not in (clients if config.tls else ["local"]):
                 lines.append(
                     f"{where} is to the client {quote_received_value(name)}, who is not in "
-                    "cluster.toml."
-                    f"{did_you_mean(name, clients)}"
+                    f"cluster.toml.{did_you_mean(name, clients)}"
                 )
     return lines
 

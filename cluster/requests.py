@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from tfe_bench.cluster.job_receipts import JobReceipt
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.cluster.seeds import Ring
 from tfe_bench.errors import UsageError
@@ -146,6 +147,8 @@ class JobResult:
         limbs: their words per element, 1 or 2.
         measured: public figures of each worker.
         opened: what became public to the workers, on which all three agree.
+        receipt: what the three workers have signed about the job; None for a result that no worker
+            computed.
         share_seconds: seconds from submission until all inputs have left this client.
         submitted: the job; None for a result that no worker computed.
     """
@@ -155,6 +158,7 @@ class JobResult:
     limbs: dict[str, int] = field(default_factory=dict)
     measured: list[dict[str, Any]] = field(default_factory=lambda: [{}, {}, {}])
     opened: tuple[Opening, ...] = ()
+    receipt: JobReceipt | None = None
     share_seconds: float = 0.0
     submitted: SubmittedJob | None = None
 

@@ -40,6 +40,7 @@ import numpy as np
 from tfe_bench import atomic
 from tfe_bench.cluster import store_layout
 from tfe_bench.cluster.handles import HandleStore
+from tfe_bench.cluster.job_use import JobUse
 from tfe_bench.cluster.ledger import MOST, PrivacyLedger
 from tfe_bench.cluster.locked_folder import LockedFolder
 from tfe_bench.cluster.spool import MaterialSpool
@@ -106,11 +107,11 @@ class ShareStore:
         self.party, self.spool = party, spool or MaterialSpool(None)
         self.handles = HandleStore(party) if handles is None else handles
         self.kind = kind
+        self.use: JobUse | None = None  # records what one job uses
         self._folder = folder
         self._precision = {"ring": ring, "fractional_bits": fractional_bits}
         self._max_names = max_names
-        # values that programs compute from files, and manage themselves
-        self.program_cache: dict[Any, Any] = {}
+        self.program_cache: dict[Any, Any] = {}  # computed from files, managed by programs
         self._locked_folder = None if folder is None else LockedFolder(folder)
         if folder is not None:
             self.spool.remove_leftovers()
@@ -140,8 +141,7 @@ class ShareStore:
         if self._folder is None:
             raise PolicyError(
                 f"Party {self.party} stores no {self.kind.noun}s. Its operator would allow it by "
-                "the "
-                'line models = "models" (a folder) in worker.toml.',
+                'the line models = "models" (a folder) in worker.toml.',
                 code="storage-not-configured",
                 party=self.party,
             )
@@ -164,6 +164,8 @@ class ShareStore:
         facts = self._read_facts(name)
         if facts is None or not facts.is_permitted(client):
             raise self.unknown_name_error(name, client)
+        if self.use is not None:
+            self.use.record_stored(self.kind.noun, facts, facts.describe_right(client))
         return facts
 
     def get_ownership(self, name: str, client: str) -> int:
@@ -218,10 +220,9 @@ class ShareStore:
 
     def _get_spent(self, name: str) -> int:
         """Return the spent privacy loss of a table; the maximum if it is not known."""
-        try:
+        with contextlib.suppress(SecurityError):
             return self.ledger.get_spent(name)
-        except SecurityError:
-            return MOST
+        return MOST
 
     def permit_writing(self, name: str, client: str, replace: bool) -> None:
         """Permit a client to store a value under a name.
@@ -433,9 +434,8 @@ class ShareStore:
             if mode & 0o077 or status.st_uid not in (0, os.geteuid()):
                 os.close(descriptor)
                 raise SecurityError(
-                    f"{self._describe_file(path)} is open to other users of its machine. "
-                    "Received: mode "
-                    f"{mode:04o}, owner {status.st_uid} (the worker is {os.geteuid()}). Its "
+                    f"{self._describe_file(path)} is open to other users of its machine. Received: "
+                    f"mode {mode:04o}, owner {status.st_uid} (the worker is {os.geteuid()}). Its "
                     "operator makes it the worker's own (chown, chmod 600); if others may have "
                     f"read it, {self.kind.remedy[0].lower()}{self.kind.remedy[1:]}",
                     code="insecure-permissions",

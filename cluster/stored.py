@@ -231,6 +231,12 @@ class StoredFacts(Header, subject="The facts of a stored value", is_complete=Tru
         """Return whether a client may use the value."""
         return client == self.owner or client in self.clients or ANY in self.clients
 
+    def describe_right(self, client: str) -> str:
+        """Return why a client may use the value: as its owner, by name, or as any client."""
+        if client == self.owner:
+            return "owner"
+        return "by name" if client in self.clients else "all clients"
+
 
 def check_name(name: object, subject: str = "A deployed model's name") -> str:
     """Return a name that may become a file's.

@@ -6,6 +6,7 @@ part of programs that store values (`storing_program`) and remove them (`removin
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import math
@@ -17,6 +18,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from tfe_bench.cluster import holders
+from tfe_bench.cluster.job_use import JobUse
 from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size, reject_inputs
 from tfe_bench.cluster.schema import Request, flag_field, parsed_field
 from tfe_bench.cluster.store import FOREIGN, NONE, OWN, UNREADABLE, ShareStore
@@ -92,6 +94,13 @@ def refresh_stored_shares(party: Party, values: Mapping[str, Shared]) -> dict[st
     with party.kept_graphs("refreshed"):
         fresh_values = party.function(refresh_all)(*values.values())
     return dict(zip(values, fresh_values, strict=True))
+
+
+def track_store_use(store: ShareStore, use: JobUse) -> ShareStore:
+    """Return the same store for one job, whose use of stored values is recorded."""
+    tracked = copy.copy(store)
+    tracked.use = use
+    return tracked
 
 
 def require_share_store(context: Context) -> ShareStore:
@@ -256,6 +265,8 @@ def store_share_values(
         party.exchange(b"written")
         evict_cached_shares(store, facts.name)
         prepared.commit()
+        if store.use is not None:
+            store.use.record_stored(store.kind.noun, facts, "stored")
         store.spool.drop_entries(store.kind.infix, facts.name)
     finally:
         prepared.discard()
@@ -291,6 +302,8 @@ def remove_stored_shares(party: Party, store: ShareStore, name: str, client: str
         )
     evict_cached_shares(store, name)
     store.spool.drop_entries(store.kind.infix, name)
+    if store.use is not None:
+        store.use.record_stored(store.kind.noun, StoredFacts(name, client, (), "", {}), "removed")
     if ownership != NONE:
         store.remove_file(name)
 

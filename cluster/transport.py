@@ -39,7 +39,8 @@ _SESSION_ENDED = -(2**63)
 LINGER_SECONDS = 3.0
 NOTICE = b"\xff" * 8
 _MOST_NOTICE = 1 << 16
-# A peer that sends this has no more messages: the end of its stream is no loss.
+# A peer that sends this has no more messages: the end of its stream is no loss.  Its receipts of
+# the session's jobs follow in the same message.
 BYE = NOTICE + b"{}"
 
 CHANNEL_OPTIONS: list[tuple[str, Any]] = [
@@ -136,6 +137,10 @@ class SessionLink:
         self._finished = False
         self._last_seen: dict[int, float] = {}
         self._notices: dict[int, bytes] = {}
+        # receipts of the session's jobs, after BYE: this worker's, and each peer's
+        self._receipts = b""
+        self._peer_receipts: dict[int, bytes] = {}
+        self._receive_receipts: Callable[[int, bytes], object] | None = None
         self._is_watched = False
         self._deadline = math.inf
         self._expire: Callable[[], object] = lambda: None
@@ -178,6 +183,31 @@ class SessionLink:
             if self._cause is None:
                 self._finished = True
                 self._notices = dict.fromkeys((p for p in range(3) if p != self.party), BYE)
+
+    @property
+    def is_finished(self) -> bool:
+        """True if the program has returned on all three parties."""
+        return self._finished
+
+    def exchange_receipts(self, message: bytes, receive: Callable[[int, bytes], object]) -> None:
+        """Send receipts with this worker's last message, and receive those of the peers.
+
+        Args:
+            message: this worker's receipts.
+            receive: called with a peer and its receipts, from any thread, once for each peer.
+        """
+        with self._lock:
+            self._receipts, self._receive_receipts = message, receive
+            early = list(self._peer_receipts.items())
+        for peer, receipts in early:
+            receive(peer, receipts)
+
+    def _take_receipts(self, peer: int, receipts: bytes) -> None:
+        with self._lock:
+            self._peer_receipts[peer] = receipts
+            receive = self._receive_receipts
+        if receive is not None:
+            receive(peer, receipts)
 
     def finish(self) -> None:
         """End a session whose program has returned on all three parties."""
@@ -270,7 +300,7 @@ class SessionLink:
             wake_event.close()
         notice = self._notices.get(peer)
         if notice:
-            await write(notice)
+            await write(notice + self._receipts if notice == BYE else notice)
 
     def mark_alive(self, peer: int) -> None:
         """Record that a peer is alive; from now on its silence counts."""
@@ -285,8 +315,9 @@ class SessionLink:
                 self._last_seen[peer] = time.monotonic()
                 if not blob:
                     continue
-                if blob == BYE:
+                if blob.startswith(BYE):
                     self._last_seen.pop(peer, None)
+                    self._take_receipts(peer, blob[len(BYE) :])
                     return True
                 if blob.startswith(NOTICE):
                     self.fail(_parse_peer_notice(blob, peer))

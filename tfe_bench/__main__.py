@@ -34,6 +34,7 @@ def make_parser(words: Sequence[str] | None = None) -> Any:
     from tfe_bench import __version__
     from tfe_bench.cli import (
         align,
+        audit,
         baselines,
         certs,
         channel,
@@ -64,7 +65,7 @@ def make_parser(words: Sequence[str] | None = None) -> Any:
     modules = (
         *(sort, compare, matmul, resnet50, generate, service, predict, train, provide, table),
         *(align, relational, ops, suite, report, baselines, channel, links, jobs, worker, trial),
-        *(certs, doctor),
+        *(certs, doctor, audit),
     )
     known = {name: Command(*parts) for module in modules for name, parts in module.COMMANDS.items()}
     points, refused = list_registered_commands(known.keys())

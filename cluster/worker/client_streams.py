@@ -50,6 +50,7 @@ class ClientStreams:
         slot: QueueSlot | None = None
         connect_timer: asyncio.TimerHandle | None = None
         receiving: asyncio.Future[None] | None = None
+        submitted: dict[str, Any] | None = None
         try:
             client = self._callers.look_up_caller(context).name
             about = f"client {client}"
@@ -61,8 +62,8 @@ class ClientStreams:
             first_messages = deque(wire.split_bundle(first))
 
             def accept_submission() -> Job:
-                nonlocal subject, about
-                header = submission.parse_job_submission(first_messages.popleft())
+                nonlocal subject, about, submitted
+                submitted = header = submission.parse_job_submission(first_messages.popleft())
                 subject, about = outcomes.describe_submission_for_log(client, header)
 
                 def describe_parsed(description: str) -> None:
@@ -103,6 +104,8 @@ class ClientStreams:
                 job.fail(error)
             else:
                 host.outcomes.log_failure(client, f"{subject} is refused ({about})", error)
+                if submitted is not None:
+                    host.receipts.record_refusal(client, submitted, error)
             await self._send_refusal(context, error)
         except Exception as error:
             log.error("%s (%s) failed: %s", subject, about, foreign_error_location(error))
@@ -145,6 +148,8 @@ class ClientStreams:
         if job.failed is None:
             return
         ended = "failed" if job.began is not None else "is refused"
+        if job.began is None:
+            self._host.receipts.record_end(job, job.failed)
         if job.began is None and isinstance(job.failed, JobCancelled):
             ended = "ended before its turn"
         self._host.outcomes.log_failure(

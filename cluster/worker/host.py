@@ -15,6 +15,7 @@ from tfe_bench.cluster.store import ShareStore
 from tfe_bench.cluster.worker.job_queue import JobQueue
 from tfe_bench.cluster.worker.outcomes import JobOutcomeLog
 from tfe_bench.cluster.worker.pending import Job, JobRegistry
+from tfe_bench.cluster.worker.receipts import ReceiptBook
 from tfe_bench.errors import ConfigError, SecurityError, TfeBenchError
 
 # A party that does not open its streams within this time is absent.
@@ -38,6 +39,7 @@ class WorkerState:
         queue: of the present jobs.
         jobs: the present jobs, by name.
         outcomes: logs refusals.
+        receipts: signs a line for each job.
     """
 
     config: ClusterConfig
@@ -47,6 +49,7 @@ class WorkerState:
     key: bytes = field(default=b"", repr=False)
     queue: JobQueue = field(init=False)
     outcomes: JobOutcomeLog = field(init=False)
+    receipts: ReceiptBook = field(init=False)
     jobs: JobRegistry = field(init=False)
     _tasks: set[asyncio.Future[Any]] = field(default_factory=set)
 
@@ -54,6 +57,7 @@ class WorkerState:
         self.queue = JobQueue(self.policy)
         self.jobs = JobRegistry(self.loop)
         self.outcomes = JobOutcomeLog(self._call_later)
+        self.receipts = ReceiptBook(self.config, self.policy)
 
     def _call_later(self, seconds: float, function: Callable[[], None]) -> None:
         """Call a function on the loop after some seconds; ignored once the loop has ended."""

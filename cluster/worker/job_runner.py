@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable, MutableMapping
 
 from tfe_bench.cluster import jobs, wire
+from tfe_bench.cluster.job_receipts import encode_client_fields
 from tfe_bench.cluster.jobs import Context
+from tfe_bench.cluster.stored_shares import track_store_use
 from tfe_bench.cluster.transport import SessionLink
 from tfe_bench.cluster.worker import batching, members, results
 from tfe_bench.cluster.worker.host import DEALER, WorkerState
@@ -20,6 +22,9 @@ from tfe_bench.protocols.session import ops
 from tfe_bench.protocols.session.openings import OpeningLog, encode_openings
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
+
+# Time for the last messages of a session's streams.
+_LAST_MESSAGES_SECONDS = 5.0
 
 
 class JobRunner:
@@ -106,12 +111,21 @@ class JobRunner:
             )
             failure = error
         finally:
+            ended_jobs, receipts = (job, *job.batched_jobs), self._host.receipts
+            for ended_job in ended_jobs:
+                receipts.record_end(ended_job, ended_job.failed or failure)
             if link is not None:
-                link.finish()
                 # Last messages of its streams may still be in transit.
-                self._host.loop.call_soon_threadsafe(
-                    self._host.loop.call_later, 5.0, link.drop_session
-                )
+                in_transit = [link.drop_session]
+                if link.is_finished:
+                    exchange = receipts.start_exchange(ended_jobs)
+                    link.exchange_receipts(exchange.message, exchange.receive_message)
+                    in_transit.append(exchange.end_exchange)
+                link.finish()
+                for end_session in in_transit:
+                    self._host.loop.call_soon_threadsafe(
+                        self._host.loop.call_later, _LAST_MESSAGES_SECONDS, end_session
+                    )
             for batched in job.batched_jobs:
                 batched.finish(batched.failed)
                 self._host.queue.finish_turn(batched.slot)
@@ -123,6 +137,7 @@ class JobRunner:
         party._on_abort = lambda _: link.cause
         party._end_session = link.fail
         party.openings = OpeningLog(job.permitted_openings)
+        job.use.opened = party.openings.list_openings
         if job.warm_up_bytes:
             # TCP windows grow with traffic, and must be open before measurements.
             for _ in range(2):
@@ -130,6 +145,8 @@ class JobRunner:
         idle = self._memory.reset_peak()
         program = jobs.load_program(job.header["program"])
         job.batched_jobs = members.form_job_batch(self._host, job, party, program)
+        for member in job.batched_jobs:
+            member.use.opened = party.openings.list_openings
         collected = members.collect_batch_inputs(self._host, party, program, job)
         batch = [member for member, inputs in collected if inputs is not None]
         accepted_inputs = [inputs for _, inputs in collected if inputs is not None]
@@ -156,7 +173,8 @@ class JobRunner:
             report_progress,
             request=batch[0].request,
             client=batch[0].client,
-            store=self._host.store,
+            store=track_store_use(self._host.store, job.use),
+            use=job.use,
             joined_jobs=len(batch),
         )
         with party.active():
@@ -193,7 +211,13 @@ class JobRunner:
             messages = [wire.event("measured", **measured)]
             for name, output in part.items():
                 messages += results.encode_result_share(self._host.party, name, output)
-            member.finish(results=[*messages, wire.event("done")])
+            try:
+                receipt = self._host.receipts.sign_result(member, bool(part))
+            except TfeBenchError as error:
+                member.fail(error)
+                continue
+            messages.append(wire.event("done", **encode_client_fields(receipt)))
+            member.finish(results=messages)
             _log_job_done(member, party.sent_bytes, len(batch))
         if context.afterwards is not None:
             self._work_afterwards(job, link, context)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tfe_bench.cluster.jobs import Program
+from tfe_bench.cluster.stored_shares import track_store_use
 from tfe_bench.cluster.worker import batching
 from tfe_bench.cluster.worker.host import WorkerState
 from tfe_bench.cluster.worker.inputs import load_job_inputs
@@ -30,7 +31,8 @@ def collect_batch_inputs(
             inputs = load_job_inputs(party, member)
             if program.permit is not None:  # the store may have changed since the submission
                 specs = member.inputs
-                program.permit(member.client, host.store, member.request, specs)
+                store = track_store_use(host.store, member.use)
+                program.permit(member.client, store, member.request, specs)
         except TfeBenchError as refusal:
             error = refusal
         collected.append((member, inputs))

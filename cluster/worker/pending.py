@@ -8,8 +8,10 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from tfe_bench.cluster import handshake, wire
-from tfe_bench.cluster.jobs import NOTHING, InputSpec
+from tfe_bench.cluster import wire
+from tfe_bench.cluster.job_use import JobUse
+from tfe_bench.cluster.jobs import NOTHING, InputSpec, digest_job
+from tfe_bench.cluster.receipts import Line
 from tfe_bench.cluster.seeds import Ring
 from tfe_bench.cluster.transport import SessionLink
 from tfe_bench.cluster.worker.job_events import JobEvents
@@ -60,6 +62,8 @@ class Job:
         permitted_openings: the kinds of values that it may open; None: all.
         programs: that its client must be allowed: its own, and those that it needs.
         request: what its program parsed, by admission.accept_job_submission.
+        use: what it uses, for its receipt.
+        receipt: its line of this worker's receipts.
         description: its program, its stored values and its client, for logs.
     """
 
@@ -119,18 +123,15 @@ class Job:
         self.is_batched = False
         self.is_joined = False
         self.request: Any = None
+        self.use = JobUse()
+        self.receipt: Line | None = None
         self.description = ""
         self.programs: list[str] = [header["program"]]
         self._closers: list[Callable[[], object]] = []
         # The client is part of it: the three workers apply their policies to the same client.
-        self.digest = handshake.program_digest(
-            header["program"],
-            header["parameters"],
-            [
-                [client, certificate],
-                [[i.name, i.shape, i.fractional_bits, i.limbs, i.late] for i in self.inputs],
-                [self.shaping, self.warm_up_bytes, self.is_sealed],
-            ],
+        self.digest = digest_job(
+            *(header["program"], header["parameters"], client, certificate, self.inputs),
+            *(self.shaping, self.warm_up_bytes, self.is_sealed),
         )
 
     @property

@@ -96,9 +96,11 @@ class Worker:
         self._client_streams = ClientStreams(host, callers, self._peer_streams.open_streams)
         threading.Thread(target=host.loop.run_forever, name="tfe-channel", daemon=True).start()
         try:
+            host.receipts.start_writing(host.get_facts())
             self._server = host.on_loop(self._start_server(bind or own_party.host))
         except BaseException:
             self._guard.close()
+            host.receipts.close_book()
             raise
         threading.Thread(target=self._job_runner.run_jobs, name="tfe-jobs", daemon=True).start()
 
@@ -222,4 +224,5 @@ class Worker:
         with contextlib.suppress(Exception):
             host.on_loop(self._server.stop(0.5), 2)
         host.store.close()
+        host.receipts.close_book()
         self._guard.close()

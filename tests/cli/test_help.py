@@ -55,6 +55,9 @@ COMMANDS = [
     ["status"],
     ["cancel"],
     ["doctor"],
+    ["audit"],
+    ["audit", "verify"],
+    ["audit", "show"],
 ]
 
 

@@ -173,7 +173,7 @@ class Trio:
     They also have the programs "plain" and "batched" (programs.py).
 
     Args:
-        folder: for keys and stored values.
+        folder: for keys, stored values and receipts.
         clients: names; each has a certificate.
         limits: limits of all three policies.
     """
@@ -212,6 +212,7 @@ class Trio:
                 allow_programs=("*",),
                 reveal=(RevealRule("*", ("*",)),),
                 models=folder / f"models{party}",
+                receipts=folder / f"receipts{party}",
                 **limits,
             )
             self.workers.append(Worker(self.config, policy))

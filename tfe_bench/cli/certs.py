@@ -27,6 +27,7 @@ party = {party}
 key = "party{party}.key"
 allow_programs = ["*"]
 models = "models{party}"   # the folder where deployed models' shares are kept
+receipts = "receipts{party}"   # the folder where signed receipts of jobs are kept
 
 [[reveal]]
 program = "*"

@@ -15,7 +15,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
     ),
     "models": ("deploy", "predict", "models", "generate", "train", "provide"),
     "tables": ("table", "query", "align"),
-    "cluster": ("certs", "cluster", "worker", "doctor", "submit", "status", "cancel"),
+    "cluster": ("certs", "cluster", "worker", "doctor", "submit", "status", "cancel", "audit"),
 }
 
 # Examples by command, without the program's name.
@@ -64,6 +64,9 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "cluster up": ("cluster up", "cluster up --out trial --client ann --client bob"),
     "doctor": ("doctor", "doctor --cluster cluster.toml --client analyst"),
     "status": ("status --cluster cluster.toml",),
+    "audit": ("audit verify receipts0", "audit show receipts0 --client analyst"),
+    "audit verify": ("audit verify receipts0", "audit verify receipts0 receipts1 receipts2"),
+    "audit show": ("audit show receipts0 --client analyst", "audit show receipts0 --table calls"),
     "cancel": ("cancel 3f2a90c1 --cluster cluster.toml",),
     "ops": ("ops --quick", "ops --only relu,max --profile lan"),
     "suite": ("suite paper --quick --only sort,max",),

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tfe_bench.cluster.stored import TABLE, Source
 from tfe_bench.errors import PolicyError
@@ -97,6 +97,7 @@ class TableAccess:
         schema: its header.
         client: the requesting client.
         spent: spent part of its privacy budget as far as known, in billionths of rho.
+        used: the rights on which `check` has relied, as "column:right".
     """
 
     name: str
@@ -105,6 +106,7 @@ class TableAccess:
     schema: TableSchema
     client: str
     spent: int = 0
+    used: set[str] = field(default_factory=set, compare=False, repr=False)
 
     def allows(self, column: str) -> frozenset[str]:
         """Return the client's rights to a column."""
@@ -126,6 +128,9 @@ class TableAccess:
             PolicyError: naming column, right and owner.
         """
         if self.permits(use, column):
+            rights = self.allows(column)
+            right = next(r for r in (*_SUFFICIENT[use], OPEN) if r in rights)
+            self.used.add(f"{column}:{right}")
             return
         right = (*_SUFFICIENT[use], OPEN)[0]
         right_text = "a right" if use is ColumnUse.HOLD else f"the right {right!r}"

@@ -13,7 +13,7 @@ from typing import Any
 
 from tfe_bench.cluster import stored_shares
 from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size
-from tfe_bench.cluster.ledger import PrivacyLedger, PrivacyLossCharge
+from tfe_bench.cluster.ledger import PrivacyLedger, PrivacyLossCharge, format_privacy_loss
 from tfe_bench.cluster.store import ShareStore
 from tfe_bench.cluster.stored import TABLE
 from tfe_bench.cluster.timing import measure_program_runs, run_recorded
@@ -101,6 +101,8 @@ def run_query(context: Context) -> dict[str, Shared]:
     tables, facts = request.derive_relations(context.client, store)
     plan, table_store = request.plan, store.for_kind(TABLE)
     charges = _compute_privacy_charges(facts, tables)
+    for table in tables.values():
+        context.use.rights.setdefault((TABLE.noun, table.name), set()).update(table.used)
     # drawn before the first message, as the duration of the draw depends on the result
     drawn = {
         number: dp_noise.draw_dp_noise(fact.release, fact.rows)
@@ -142,6 +144,9 @@ def run_query(context: Context) -> dict[str, Shared]:
         result = run_recorded(context, lambda: execute_plan(context.progress))
     if charges:  # nothing has been sent to the client yet
         charge(party, store.ledger, charges)
+        context.use.charged.update(
+            {name: format_privacy_loss(each.loss) for name, each in charges.items()}
+        )
     return {name: replace(x, fractional_bits=0) for name, x in result.items()}
 
 
