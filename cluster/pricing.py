@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tfe_bench.cluster import profiles
 from tfe_bench.cluster.network_timeline import simulate_network
+from tfe_bench.protocols.session import slices
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.message_graph import MessageGraph
 from tfe_bench.protocols.session.openings import Opening
@@ -36,6 +37,11 @@ class PlanPrice:
     def sent_bytes(self) -> int:
         """Bytes that the three workers send in total."""
         return self.cost.total // 8
+
+    @property
+    def memory_bytes(self) -> int:
+        """Approximate bytes at a worker in addition to its inputs."""
+        return slices.estimate_memory(self.largest)
 
 
 def estimate_work_seconds(cost: Cost, moved_words: int) -> float:

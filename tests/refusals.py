@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tfe_bench.errors import TfeBenchError
+from tfe_bench.cluster.policy import WorkerPolicy
+from tfe_bench.errors import PolicyError, TfeBenchError
 
 E = TypeVar("E", bound=TfeBenchError)
 
@@ -54,3 +55,18 @@ def raises(
     assert all(name in str(error) for name in names), f"{error} names not all of {names}"
     actual = {name: getattr(error, name) for name in fields}
     assert actual == fields, f"{actual}: {error}"
+
+
+def assert_memory_edges(needed: int) -> None:
+    """Check that a job of some memory fits exactly that memory, and that one byte less is refused.
+
+    Args:
+        needed: bytes that the job's program declares.
+    """
+    policy = WorkerPolicy(0, max_memory_per_job=needed)
+    policy.permit_memory(needed, available=3 * needed, sharing=3)
+    with raises(PolicyError, "memory-not-available", names=("3 workers",)):
+        policy.permit_memory(needed, available=3 * needed - 1, sharing=3)
+    lower = WorkerPolicy(0, max_memory_per_job=needed - 1)
+    with raises(PolicyError, "too-large", operation="a job of this memory"):
+        lower.permit_memory(needed, available=1 << 60, sharing=1)

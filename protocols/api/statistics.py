@@ -22,8 +22,8 @@ from tfe_bench.protocols.ring import (
     shapes,
     truncation,
 )
-from tfe_bench.protocols.session import tensor_ops
-from tfe_bench.protocols.session.party import current_party
+from tfe_bench.protocols.session import slices, tensor_ops
+from tfe_bench.protocols.session.party import Party, current_party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.session.types import Axes, Operand
 
@@ -167,22 +167,31 @@ def reduce_std(x: Shared, axis: Axes = None, keepdims: bool = False) -> Shared:
 def _count_below(
     operation: str, x: Shared, edges: list[int], weights: Shared | None, bits: int
 ) -> Shared:
-    """Sum the weights (None: 1) of the values below each edge, for x [..., n]."""
-    *rows, n = x.shape.as_list()
+    """Sum the weights (None: 1) of the values below each edge, for x [..., n]; [n] in slices."""
     party = operands.require_party_in_graph(operation)
-    below_bits = one_hot.compare_edges(party, x, np.array(edges, np.int64), bits)
-    if weights is None:
-        one = arithmetic.share_public(x, np.ones([1], np.int64))
-        weights = shapes.broadcast_to(one, [*rows, n])
-    # sum_one_hot_selected sums over a first axis: of [n, edges, rows].
-    count, row_count = len(edges), operands.count_elements(rows)
-    bits_of = one_hot.move_one_hot_values_first(below_bits, count, row_count, n)
-    flat = shapes.transpose(shapes.reshape(weights, [row_count, n]), [1, 0])
-    repeated_weights = shapes.broadcast_to(shapes.expand_dims(flat, 1), [n, count, row_count])
-    summed = shapes.transpose(
-        extremes.sum_one_hot_selected(party, bits_of, repeated_weights), [1, 0]
-    )
-    return shapes.reshape(summed, [*rows, count])
+
+    def sum_below_edges(party: Party, x: Shared, *weights_of_x: Shared) -> Shared:
+        *rows, n = x.shape.as_list()
+        below_bits = one_hot.compare_edges(party, x, np.array(edges, np.int64), bits)
+        if weights_of_x:
+            (added,) = weights_of_x
+        else:
+            one = arithmetic.share_public(x, np.ones([1], np.int64))
+            added = shapes.broadcast_to(one, [*rows, n])
+        # sum_one_hot_selected sums over a first axis: of [n, edges, rows].
+        count, row_count = len(edges), operands.count_elements(rows)
+        bits_of = one_hot.move_one_hot_values_first(below_bits, count, row_count, n)
+        flat = shapes.transpose(shapes.reshape(added, [row_count, n]), [1, 0])
+        repeated_weights = shapes.broadcast_to(shapes.expand_dims(flat, 1), [n, count, row_count])
+        summed = shapes.transpose(
+            extremes.sum_one_hot_selected(party, bits_of, repeated_weights), [1, 0]
+        )
+        return shapes.reshape(summed, [*rows, count])
+
+    values = [x] if weights is None else [x, weights]
+    if len(x.shape) > 1:
+        return sum_below_edges(party, *values)
+    return slices.sum_slices(party, sum_below_edges, values)
 
 
 def _histogram_count_differences(below: Shared) -> Shared:

@@ -30,7 +30,7 @@ from tfe_bench.protocols.ring.checks import (
     check_private_64bit_tensor,
     check_private_word_tensor,
 )
-from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session import slices, tensor_ops
 from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
@@ -135,14 +135,18 @@ def _make_axis_extreme(name: str, smallest: bool, index: bool) -> AxisExtreme:
                 operation=name,
                 received=shape,
             )
-        order = [resolved_axis, *(i for i in range(len(shape)) if i != resolved_axis)]
-        # One row per value, so that halves are contiguous.
-        columns = x.map(lambda a: tensor_ops.reshape(tensor_ops.transpose(a, order), [width, rows]))
+        if resolved_axis == len(shape) - 1:
+            values, row_axis = x.map(lambda a: tensor_ops.reshape(a, [rows, width])), 0
+        else:
+            order = [resolved_axis, *(i for i in range(len(shape)) if i != resolved_axis)]
+            values, row_axis = (
+                x.map(lambda a: tensor_ops.reshape(tensor_ops.transpose(a, order), [width, rows])),
+                1,
+            )
         chosen_method = choose_extreme_method(method, rows, width, profile, bits)
-        reduced = _find_extreme_of_columns(
-            party, columns, chosen_method, bits, exchanges, index, profile
+        y = _find_extreme_of_rows(
+            party, values, row_axis, chosen_method, bits, exchanges, index, profile
         )
-        y = reduced[1] if index else reduced[0]
         y = y.map(lambda a: tensor_ops.reshape(a, result_shape))
         return arithmetic.neg(y) if smallest and not index else y
 
@@ -184,30 +188,49 @@ def _resolve_extreme_axis(
     return axis, kept_shape if keepdims else shape[:axis] + shape[axis + 1 :]
 
 
-def _find_extreme_of_columns(
+def _find_extreme_of_rows(
     party: Party,
-    columns: Shared,
+    values: Shared,
+    row_axis: int,
     method: str,
     bits: int,
     exchanges: int | None,
     index: bool,
     profile: str,
-) -> list[Shared]:
-    """Run `_find_extreme`; if bandwidth-bound, each party deals for a third of the rows."""
-    width, rows = (int(n) for n in columns.shape)
+) -> Shared:
+    """Return the largest value of each row, or its position.
+
+    If bandwidth-bound, each party deals for a third of the rows.
+
+    Args:
+        values: [rows, width], in slices of rows, or [width, rows].
+        row_axis: the axis of the rows.
+    """
+    rows, width = (int(values.shape[i]) for i in (row_axis, 1 - row_axis))
     if rows == 0 or width == 1:
-        value = columns.map(lambda a: tensor_ops.strided_slice(a, 0))
-        return [value, replace(value.map(tensor_ops.zeros_like), fractional_bits=0)]
+        value = values.map(lambda a: tensor_ops.reshape(a, [rows]))
+        return replace(value.map(tensor_ops.zeros_like), fractional_bits=0) if index else value
+
+    def find_in_columns(party: Party, columns: Shared) -> Shared:
+        return _find_extreme(party, columns, method, bits, exchanges, index)[int(index)]
+
+    def find_in_rows(party: Party, part: Shared) -> Shared:
+        # One row per value, so that halves are contiguous.
+        return find_in_columns(party, part.map(lambda a: tensor_ops.transpose(a, [1, 0])))
+
+    def find_in_part(part: Shared) -> Shared:
+        if row_axis == 1:
+            return find_in_columns(party, part)
+        return slices.map_slices(party, find_in_rows, [part], row_axes=1)
+
     if profile == "wan" and rows >= 3:
         cost = cost_of(_find_extreme, Private((width, rows)), method, bits, exchanges, index)
         if rotation.is_worthwhile(cost, ROUND_BITS[profile]):
-            return rotation.compute_by_thirds(
-                party,
-                lambda part: _find_extreme(party, part, method, bits, exchanges, index),
-                [columns],
-                1,
+            (extreme,) = rotation.compute_by_thirds(
+                party, lambda part: [find_in_part(part)], [values], row_axis
             )
-    return _find_extreme(party, columns, method, bits, exchanges, index)
+            return extreme
+    return find_in_part(values)
 
 
 def _find_extreme(

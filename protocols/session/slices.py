@@ -18,6 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec
 
+import numpy as np
+
 from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.session import loops, tensor_ops
 from tfe_bench.protocols.session.counting import CostParty, CostReport, Private, count_cost
@@ -58,24 +60,34 @@ def estimate_memory(largest: int) -> int:
 
 @dataclass(frozen=True)
 class SlicePlan:
-    """Slices of equal length; the last one overlaps with the one before it.
+    """Slices of equal length.
+
+    The last one overlaps with the one before it. Results that are summed must not overlap: the
+    rows after the last whole slice follow the loop.
 
     Attributes:
         rows: elements or rows of an operand.
         length: those of a slice.
         row_shape: shape of a row; () for elements.
-        result_shape: shape of a row of the result.
+        result_shape: shape of the result of a slice.
+        is_sum: the result is the sum of those of the slices, not one row for each row.
     """
 
     rows: int
     length: int
     row_shape: tuple[int, ...]
     result_shape: tuple[int, ...]
+    is_sum: bool = False
 
     @property
     def slice_count(self) -> int:
         """Number of slices."""
-        return -(-self.rows // self.length)
+        return self.rows // self.length if self.is_sum else -(-self.rows // self.length)
+
+    @property
+    def remaining_rows(self) -> int:
+        """Number of rows that follow the loop."""
+        return self.rows % self.length if self.is_sum else 0
 
 
 def slice_elementwise(
@@ -129,12 +141,7 @@ def map_slices(
     plan = _plan_slices(party, protocol, operands, row_axes)
     if plan is None:
         return protocol(party, *operands)
-    row_shape = plan.row_shape
-    rows = [v.map(lambda a: tensor_ops.reshape(a, [-1, *row_shape])) for v in operands]
-    if isinstance(party, CostParty):
-        result = _count_slices(party, protocol, rows, plan)
-    else:
-        result = _SliceLoop(party, protocol, rows, plan).build_loop()
+    result = run_slices(party, protocol, operands, plan)
     shape = operands[0].shape.as_list()
     outer_shape = shape[: len(shape) - row_axes]
     return result.map(
@@ -142,8 +149,52 @@ def map_slices(
     )
 
 
+def sum_slices(
+    party: Party, protocol: Protocol, operands: Sequence[Shared], row_axes: int = 0
+) -> Shared:
+    """Compute protocol(party, *operands), a sum over all rows, in slices if it is large.
+
+    Args:
+        protocol: its result for all rows is the sum of those for parts of them.
+        operands, row_axes: as in `map_slices`.
+
+    Rounds: those of the protocol. Bits sent: those of the protocol, and the messages of a result
+    for each slice.
+    """
+    plan = _plan_slices(party, protocol, operands, row_axes, is_sum=True)
+    if plan is None:
+        return protocol(party, *operands)
+    return run_slices(party, protocol, operands, plan)
+
+
+def run_slices(
+    party: Party, protocol: Protocol, operands: Sequence[Shared], plan: SlicePlan
+) -> Shared:
+    """Compute protocol(party, *operands) in the slices of a plan; the first axis is that of rows.
+
+    Args:
+        protocol, operands: as in `map_slices` or `sum_slices`.
+    """
+    rows = [v.map(lambda a: tensor_ops.reshape(a, [-1, *plan.row_shape])) for v in operands]
+    if isinstance(party, CostParty):
+        result = _count_slices(party, protocol, rows, plan)
+    else:
+        result = _SliceLoop(party, protocol, rows, plan).build_loop()
+    if not plan.remaining_rows:
+        return result
+    last = np.s_[plan.rows - plan.remaining_rows :]
+    added = protocol(party, *(v.map(lambda a: tensor_ops.strided_slice(a, last)) for v in rows))
+    fields = [loops.list_share_fields([value]) for value in (result, added)]
+    sums = [tensor_ops.add(a, b) for a, b in zip(*fields, strict=True)]
+    return loops.replace_share_fields([result], sums)[0]
+
+
 def _plan_slices(
-    party: Party, protocol: Protocol, operands: Sequence[Shared], row_axes: int
+    party: Party,
+    protocol: Protocol,
+    operands: Sequence[Shared],
+    row_axes: int,
+    is_sum: bool = False,
 ) -> SlicePlan | None:
     """Return the slices that the counted protocol takes, or None if it runs at once."""
     trace = getattr(party, "_trace", None)
@@ -175,7 +226,7 @@ def _plan_slices(
         part = count_part(length)
         # (a protocol may choose other steps for few elements)
         if length < rows and part.cost.rounds == whole.rounds:
-            return SlicePlan(rows, length, row_shape, tuple(part.results.shape[1:]))
+            return SlicePlan(rows, length, row_shape, tuple(part.results.any.shape), is_sum)
         slices //= 2
     return None
 
@@ -198,7 +249,7 @@ def _count_slices(
     def join_slices(a: tensor_ops.SymbolicTensor) -> tensor_ops.SymbolicTensor:
         """Return the whole result, which waits for the first and the last slice."""
         last = shift_sources(a.sources, before.exchange_count, shift)
-        whole = a.like([plan.rows, *a.shape[1:]])
+        whole = a if plan.is_sum else a.like([plan.rows, *a.shape[1:]])
         return dataclasses.replace(whole, sources=a.sources | last)
 
     result = result.map(join_slices)
@@ -228,7 +279,7 @@ class _SliceLoop:
     def build_loop(self) -> Shared:
         """Build the loop and return its result, [rows, ...]."""
         self._trace.in_slices = True
-        shape = [self._plan.slice_count, self._plan.length, *self._plan.result_shape]
+        shape = [self._plan.slice_count, *self._plan.result_shape]
         # The slices of a result are written to their places in one tensor: kept one by one they
         # would fragment the heap. (`Empty` has state, so that no two calls share the tensor.)
         fields = tuple(tf.raw_ops.Empty(shape=shape, dtype=tf.int64) for _ in range(self._FIELDS))
@@ -268,7 +319,9 @@ class _SliceLoop:
 
     def _trace_body(self, i: Any, fields: Any) -> Any:
         plan = self._plan
-        begin = tf.minimum(i * plan.length, plan.rows - plan.length)
+        begin = i * plan.length
+        if not plan.is_sum:
+            begin = tf.minimum(begin, plan.rows - plan.length)
         with self._party.iteration(i):
             if self._is_dealer:
                 loops.gate_iteration(self._party, self._trace)
@@ -295,8 +348,10 @@ class _SliceLoop:
 
     def _join_slices(self, field: tf.Tensor) -> tf.Tensor:
         plan = self._plan
+        if plan.is_sum:
+            return tf.reduce_sum(field, axis=0)
         count = plan.slice_count
-        rows = tf.reshape(field, [count * plan.length, *plan.result_shape])
+        rows = tf.reshape(field, [count * plan.length, *plan.result_shape[1:]])
         surplus = count * plan.length - plan.rows
         if not surplus:
             return tf.identity(rows)

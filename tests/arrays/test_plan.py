@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.arrays.simulated import tfb
-from tests.refusals import raises, refuses
+from tests.refusals import assert_memory_edges, raises, refuses
 from tfe_bench.arrays import array, operations, plan
 from tfe_bench.arrays.building import build
 from tfe_bench.arrays.price import price_expression_plan
@@ -23,6 +23,7 @@ from tfe_bench.cluster.jobs import InputSpec, Size
 from tfe_bench.cluster.policy import WorkerPolicy
 from tfe_bench.errors import PolicyError, RangeError, UsageError
 from tfe_bench.protocols.order.sort_costs import expected_quicksort_levels
+from tfe_bench.protocols.session import slices
 
 CLUSTER: Any = SimpleNamespace(
     config=SimpleNamespace(fractional_bits=16),
@@ -302,7 +303,8 @@ def test_the_price_of_a_plan_has_its_graph_and_its_time() -> None:
         return compute.PROGRAM.sized("", None, request, specs)  # type: ignore[arg-type]
 
     one, many = size(1), size(300)
-    assert many.memory == 300 * one.memory > 256 << 20
+    arrays = slices.estimate_memory(one.words)
+    assert many.memory - arrays == 300 * (one.memory - arrays) > 256 << 20
     assert many.seconds == pytest.approx(300 * one.seconds) and one.seconds < 1
     with raises(UsageError, "expression-too-large"):
         size(990)
@@ -312,6 +314,20 @@ def test_the_price_of_a_plan_has_its_graph_and_its_time() -> None:
     assert long.memory == many.memory  # an iteration is traced once
     with raises(PolicyError, "too-large", operation="a job of this duration", expected="3600"):
         policy.permit_size(long)
+
+
+def test_an_expression_in_slices_is_refused_where_its_arrays_and_graph_do_not_fit() -> None:
+    rows, classes = 1 << 19, 10
+    leaves = [["input", "fixed", [rows, classes], 16]]
+    outputs = [[["ref", 1], "reveal", {}]]
+    header = {"leaves": leaves, "steps": [["softmax", [["ref", 0]], {}]], "outputs": outputs}
+    specs = [InputSpec("x0", (rows, classes), 16)]
+    request = compute.PROGRAM.admit({"plan": header, "free": []}, specs)
+    size = compute.PROGRAM.sized("", None, request, specs)  # type: ignore[arg-type]
+    result_bytes = 16 * rows * classes
+    # At once it would take 70 words of correlated randomness for each element.
+    assert result_bytes <= size.memory < 8 * result_bytes
+    assert_memory_edges(size.memory)
 
 
 def test_all_levels_of_a_sort_are_counted_as_one() -> None:

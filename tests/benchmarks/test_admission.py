@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import dataclasses
 import json
 import math
 import resource
@@ -18,7 +17,7 @@ import pytest
 
 from tests.benchmarks import sizes
 from tests.models.tiny import text_model
-from tests.refusals import raises
+from tests.refusals import assert_memory_edges, raises
 from tfe_bench.benchmarks import operations
 from tfe_bench.cluster import jobs
 from tfe_bench.cluster.jobs import GROWTH, Context, InputSpec, Program, Size
@@ -447,9 +446,4 @@ def test_an_operation_in_slices_is_refused_where_its_slices_and_result_do_not_fi
     needed = estimate_memory("reciprocal")
     # At once it would take 32 words of correlated randomness for each element.
     assert 16 * n <= needed < 8 * 16 * n
-    policy = WorkerPolicy(0, max_memory_per_job=needed)
-    policy.permit_memory(needed, available=3 * needed, sharing=3)
-    with raises(PolicyError, "memory-not-available", names=("3 workers",)):
-        policy.permit_memory(needed, available=3 * needed - 1, sharing=3)
-    with raises(PolicyError, "too-large", operation="a job of this memory"):
-        dataclasses.replace(policy, max_memory_per_job=needed - 1).permit_memory(needed, 1 << 60, 1)
+    assert_memory_edges(needed)

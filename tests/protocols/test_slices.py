@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 
 from tests.protocols.pads import assert_counters, repeated_words
 from tfe_bench.cluster.simulate import assert_costs, measure_graph_call, simulate
+from tfe_bench.protocols.api import statistics
 from tfe_bench.protocols.functions import logarithm, reciprocal, trigonometry
 from tfe_bench.protocols.nn import activations, gelu
+from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import arithmetic, truncation
 from tfe_bench.protocols.session import slices
 from tfe_bench.protocols.session.counting import Private, cost_of, count_cost
@@ -93,6 +96,48 @@ def test_rows_are_not_cut(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatc
     e = np.exp(x - x.max(-1, keepdims=True))
     np.testing.assert_allclose(got, e / e.sum(-1, keepdims=True), atol=3 / ONE)
     assert counts == [] if shape[0] == 2 else counts
+
+
+@pytest.mark.usefixtures("small_slices")
+@pytest.mark.parametrize("profile", ["local", "wan"])
+@pytest.mark.parametrize("shape", [(1000, 4), (3, 333, 3), (400, 12)])
+def test_extremes_of_rows_are_found_in_slices(
+    shape: tuple[int, ...], profile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = count_slices(monkeypatch)
+    monkeypatch.setitem(extremes.ROUND_BITS, "wan", 1.0)  # each party deals for a third
+    x = np.random.default_rng(7).integers(-9, 9, shape)
+    for protocol, want in ((extremes.reduce_max, x.max(-1)), (extremes.argmin, x.argmin(-1))):
+        got = run_protocol(
+            lambda party, x, protocol=protocol: protocol(party, x, -1, profile=profile), x
+        )
+        np.testing.assert_array_equal(got.value(), want)
+    assert len(counts) >= (9 if profile == "wan" else 3)
+
+
+@pytest.mark.usefixtures("small_slices")
+@pytest.mark.parametrize("n", [0, 63, 64, 65, 128, 129, 1000])
+def test_values_are_counted_in_slices_that_do_not_overlap(
+    n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = count_slices(monkeypatch)
+    x = np.random.default_rng(8).integers(-2, 8, n)
+    weights = np.arange(n) - 5
+    got = run_protocol(lambda party, x: statistics.bincount(as_integers(x), maxlength=6), x)
+    inside = x[(x >= 0) & (x < 6)]
+    np.testing.assert_array_equal(got.value(), np.bincount(inside, minlength=6))
+    got = run_protocol(
+        lambda party, x, w: statistics.bincount(as_integers(x), as_integers(w), maxlength=6),
+        *(x, weights),
+    )
+    want = [weights[x == j].sum() for j in range(6)]
+    np.testing.assert_array_equal(got.value(), want)
+    assert bool(counts) == (n > 65)
+
+
+def as_integers(x: Shared) -> Shared:
+    """Return ring elements without a scale."""
+    return dataclasses.replace(x, fractional_bits=0)
 
 
 @pytest.mark.usefixtures("small_slices")

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.queries.asked import ANALYST, StoredTable, compile_plan
-from tests.refusals import raises
+from tests.refusals import assert_memory_edges, raises
 from tfe_bench.errors import PolicyError, TfeBenchError, UsageError
 from tfe_bench.queries import relations, sql, types
 from tfe_bench.queries.plan import QueryPlan
 from tfe_bench.queries.plan_syntax import MAX_DEPTH
+from tfe_bench.queries.programs import query
 from tfe_bench.queries.steps.scan import Scan
 
 SECRET = 271828
@@ -248,3 +251,21 @@ def test_types_are_read_as_they_are_written(written: str, low: int, high: int, s
 def test_types_that_are_none_are_refused(written: str) -> None:
     with pytest.raises(UsageError):
         types.parse_type(written)
+
+
+def test_a_query_is_refused_where_its_arrays_do_not_fit() -> None:
+    rows = 1 << 22
+    view = TABLES["u"].client_view("u")
+    schema = dataclasses.replace(view.schema, rows=rows)
+    tables = {"u": dataclasses.replace(view, schema=schema)}
+    text = "select sum(id / 7 + 10 / (id + 1)) s from u"
+    checked = QueryPlan.from_header(sql.compile_sql(text, tables))
+    request: Any = SimpleNamespace(
+        plan=checked,
+        profile="local",
+        derive_relations=lambda *_: (tables, relations.derive_relations(checked, tables)),
+    )
+    size = query.PROGRAM.sized("", None, request, [])  # type: ignore[arg-type]
+    # In slices; at once a division takes 35 words of correlated randomness for each row.
+    assert 16 * rows <= size.memory < 8 * 16 * rows
+    assert_memory_edges(size.memory)

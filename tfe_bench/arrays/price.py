@@ -46,9 +46,9 @@ class ExpressionPrice(PlanPrice):
     ops: int = 0
 
     @property
-    def memory(self) -> int:
-        """Approximate bytes of its graphs at a worker."""
-        return self.ops * OP_BYTES
+    def memory_bytes(self) -> int:
+        """Approximate bytes at a worker in addition to its inputs, its graphs included."""
+        return super().memory_bytes + self.ops * OP_BYTES
 
     @property
     def least_seconds(self) -> float:

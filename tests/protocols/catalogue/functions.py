@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tests.protocols.entry import Entry, sign_bits
-from tests.protocols.seeded import drop_mask, merge_masks
+from tests.protocols.seeded import drop_mask, merge_masks, one_turn_for_all
 from tfe_bench.protocols.functions import (
     bit_planes,
     error_function,
@@ -22,8 +22,8 @@ from tfe_bench.protocols.functions import (
     reciprocal,
     trigonometry,
 )
-from tfe_bench.protocols.ring import small_ring
-from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.ring import arithmetic, reductions, small_ring
+from tfe_bench.protocols.session import slices, tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -35,6 +35,22 @@ def powers_and_sum(party: Party, x: Shared, y: Shared) -> Any:
     """Compute powers of two and their sum."""
     t = small_ring.reduce_ring(x, exp2.exponent_ring_bits(x.fractional_bits))
     return exp2.exp2(party, t, 14, 38, lambda a: tensor_ops.reshape(a, [1, -1]))
+
+
+def products_in_slices(party: Party, x: Shared, y: Shared) -> Any:
+    """Compute products of three elements in two slices, of which both have the second element."""
+    plan = slices.SlicePlan(3, 2, (), (2,))
+    return slices.run_slices(party, arithmetic.mul, [x, y], plan)
+
+
+def sum_in_slices(party: Party, x: Shared, y: Shared) -> Any:
+    """Sum products of five elements: two slices of two, and the element after them."""
+
+    def sum_products(party: Party, x: Shared, y: Shared) -> Shared:
+        return reductions.reduce_sum(arithmetic.mul(party, x, y), 0, keepdims=True)
+
+    plan = slices.SlicePlan(5, 2, (), (1,), is_sum=True)
+    return slices.run_slices(party, sum_products, [x, y], plan)
 
 
 ENTRIES: dict[str, Entry] = {
@@ -156,6 +172,17 @@ ENTRIES: dict[str, Entry] = {
                 "harmonics", {1: 0}
             )
         },
+    ),
+    "slices": Entry(
+        products_in_slices,
+        ("mul",),
+        faults={"slices share the masks of a product": one_turn_for_all("mul")},
+    ),
+    "sum_of_slices": Entry(
+        sum_in_slices,
+        ("mul",),
+        n=5,
+        faults={"slices share the masks of products that are summed": one_turn_for_all("mul")},
     ),
     "logistic": Entry(
         lambda p, x, y: piecewise.logistic(p, x, bits=28), ("logistic",), n=1, fractional_bits=20

@@ -96,7 +96,7 @@ def estimate_expression_size(
     """Estimate the size of a run by counting."""
     price = request.plan_price
     seconds = price.least_seconds
-    return Size(price.largest, price.sent_bytes, price.memory, seconds, price.openings)
+    return Size(price.largest, price.sent_bytes, price.memory_bytes, seconds, price.openings)
 
 
 def _load_stored(party: Party, store: ShareStore, client: str, leaf: ExpressionLeaf) -> Shared:

@@ -85,7 +85,7 @@ def estimate_query_size(
     tables, facts = request.derive_relations(client, store)
     price = price_query_plan(request.plan, facts, tables, request.profile)
     seconds = price.least_seconds
-    return Size(price.largest, price.sent_bytes, seconds=seconds, openings=price.openings)
+    return Size(price.largest, price.sent_bytes, price.memory_bytes, seconds, price.openings)
 
 
 def query_graph_key(plan_header: Mapping[str, Any], tables: Mapping[str, TableAccess]) -> str:
