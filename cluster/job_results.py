@@ -172,16 +172,14 @@ class JobResultCollector:
                 int(event["limbs"]),
             )
             part, digest = str(event["part"]), str(event["digest"])
+            if spec.limbs not in (1, 2) or min(spec.shape, default=0) < 0:
+                raise ValueError("a shape of no result")
+            if name in self._shares[party]:
+                raise ValueError("a second result of one name")
         except (KeyError, TypeError, ValueError) as error:
             raise ProtocolError(
                 "A worker's result is malformed.", code="malformed-message"
             ) from error
-        if (
-            spec.limbs not in (1, 2)
-            or any(d < 0 for d in spec.shape)
-            or name in self._shares[party]
-        ):
-            raise ProtocolError("A worker's result is malformed.", code="malformed-message")
         shape = spec.shape if spec.limbs == 1 else (*spec.shape, 2)
         words = np.frombuffer(reader.read_bytes(math.prod(shape) * 8), np.int64).reshape(shape)
         self._shares[party][name] = _ResultShare(spec, part, words, digest)
@@ -244,11 +242,13 @@ class JobResultCollector:
 
         def rank_worker_error(error: BaseException) -> int:
             if isinstance(error, JobCancelled):
-                return 3
+                return 4
             # a session that was not established; another worker reports the reason
             if isinstance(error, PeerLost) or type(error) is ClusterError:
-                return 1
-            return 0 if isinstance(error, TfeBenchError) else 2
+                return 2
+            if not isinstance(error, TfeBenchError):
+                return 3
+            return 0 if error.reporter is None else 1  # (an observation precedes a quotation)
 
         return min(errors, key=rank_worker_error)
 

@@ -256,7 +256,8 @@ def store_share_values(
     Raises:
         ConfigError: the values cannot be written.
     """
-    drawn = b"".join(party.exchange(os.urandom(_DEPLOYMENT_BYTES)))
+    subject = f"the deployment of {store.kind.noun} {facts.name!r}"
+    drawn = b"".join(party.exchange_facts(subject, os.urandom(_DEPLOYMENT_BYTES)))
     named = json.dumps([store.kind.infix, facts.name, facts.owner]).encode()
     deployment = hashlib.sha256(drawn + named).hexdigest()[: 2 * _DEPLOYMENT_BYTES]
     facts = replace(facts, deployment=deployment, sources=check_stored_sources(facts.sources))
@@ -283,7 +284,10 @@ def remove_stored_shares(party: Party, store: ShareStore, name: str, client: str
         ConfigError: no worker can determine the owner.
     """
     ownership = store.get_ownership(name, client)
-    ownerships = [message[0] for message in party.exchange(bytes([ownership]))]
+    statements = party.exchange_facts(
+        f"the owner of {store.kind.noun} {name!r}", bytes([ownership])
+    )
+    ownerships = [statement[0] for statement in statements]
     if OWN not in ownerships and FOREIGN not in ownerships and UNREADABLE in ownerships:
         parties = ", ".join(str(p) for p, state in enumerate(ownerships) if state == UNREADABLE)
         raise ConfigError(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import json
 import math
 import os
 import threading
@@ -21,8 +20,7 @@ from typing import Any
 
 import grpc
 
-from tfe_bench import errors
-from tfe_bench.cluster import grpc_tls, json_limits, wire
+from tfe_bench.cluster import faults, grpc_tls, wire
 from tfe_bench.cluster.config import PartyConfig
 from tfe_bench.errors import PeerLost, ProtocolError, TfeBenchError
 from tfe_bench.protocols.session import ops
@@ -38,7 +36,6 @@ _SESSION_ENDED = -(2**63)
 # Time that one side of a stream waits for the other to end it.
 LINGER_SECONDS = 3.0
 NOTICE = b"\xff" * 8
-_MOST_NOTICE = 1 << 16
 # A peer that sends this has no more messages: the end of its stream is no loss.  Its receipts of
 # the session's jobs follow in the same message.
 BYE = NOTICE + b"{}"
@@ -126,6 +123,10 @@ class SessionLink:
     Args:
         party: this worker's index.
         keys: the three 16-byte PRF keys (zeros for the one this party does not hold).
+
+    Attributes:
+        is_concealing: returns whether peers receive codes alone of this party's errors
+            (faults.py).
     """
 
     def __init__(self, party: int, keys: bytes) -> None:
@@ -144,6 +145,7 @@ class SessionLink:
         self._is_watched = False
         self._deadline = math.inf
         self._expire: Callable[[], object] = lambda: None
+        self.is_concealing: Callable[[], bool] = lambda: False
 
     def shape_traffic(self, delay_us: int, bytes_per_second: int) -> None:
         """Emulate a network for this worker's messages: see Session::Shape."""
@@ -168,12 +170,8 @@ class SessionLink:
             if self._finished or self._cause is not None:
                 return
             self._cause = cause
-            notice = {
-                **cause.to_fields(),
-                "error": type(cause).__name__,
-                "message": str(cause),
-            }
-            blob = NOTICE + json.dumps(notice).encode()
+            reported = faults.reduce_to_code(cause) if self.is_concealing() else cause
+            blob = NOTICE + faults.encode_notice(reported)
             self._notices = {p: blob for p in range(3) if p != self.party}
         self._native.abort(self.handle, str(cause).encode()[:500])
 
@@ -320,7 +318,7 @@ class SessionLink:
                     self._take_receipts(peer, blob[len(BYE) :])
                     return True
                 if blob.startswith(NOTICE):
-                    self.fail(_parse_peer_notice(blob, peer))
+                    self.fail(faults.decode_notice(memoryview(blob)[len(NOTICE) :], peer))
                     return False
                 # (a session that has ended accepts no frame, and the peer's last ones may come)
                 if native.push(handle, peer, blob, len(blob), text) != 0 and not self._finished:
@@ -384,23 +382,3 @@ def _stream_failure_reason(error: Exception) -> str:
         return f"its stream broke ({type(error).__name__})"
     detail = f": {details.splitlines()[0][:120]}" if details else ""
     return f"its stream broke ({code.name.lower()}{detail})"
-
-
-def _parse_peer_notice(blob: bytes, peer: int) -> TfeBenchError:
-    try:
-        notice = json_limits.parse_untrusted_json(
-            memoryview(blob)[len(NOTICE) :], "A notice", _MOST_NOTICE
-        )
-        kind = errors.get_error_class(notice["error"])
-        message = str(notice["message"])[:2000]
-        if kind is PeerLost:
-            # The peer may regard this worker as lost.
-            lost = notice.get("party")
-            return PeerLost(lost if lost in (0, 1, 2, None) else peer, f"reported by party {peer}")
-        if kind is not None:
-            error = kind(message)
-            error.read_fields(notice)
-            return error
-    except (ProtocolError, KeyError, TypeError):
-        pass
-    return ProtocolError(f"Party {peer} ended the session without a reason.", code="session-ended")

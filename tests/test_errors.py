@@ -13,7 +13,7 @@ import pytest
 from tests.pages import import_page
 from tests.paths import ROOT
 from tfe_bench import errors
-from tfe_bench.cluster import transport, wire
+from tfe_bench.cluster import faults, wire
 from tfe_bench.error_codes import CODES, DEFAULT_CODES
 
 FOLDERS = ("protocols", "models", "cluster", "benchmarks", "tfe_bench")
@@ -161,9 +161,14 @@ def test_an_error_keeps_code_and_fields_on_its_way_to_a_client(name: str) -> Non
 @pytest.mark.parametrize("name", sorted(CLASSES - {"PeerLost"}))
 def test_an_error_keeps_code_and_fields_on_its_way_to_a_peer(name: str) -> None:
     error = example_error(name)
-    notice = {**error.to_fields(), "error": name, "message": str(error)}
-    arrived = transport._parse_peer_notice(transport.NOTICE + json.dumps(notice).encode(), 1)
-    assert type(arrived) is type(error) and arrived.to_fields() == error.to_fields()
+    arrived = faults.decode_notice(faults.encode_notice(error), 1)
+    if name in faults._REPORTED_KINDS:
+        assert str(arrived) == f"Party 1 reported: {error}"
+        assert type(arrived) is type(error)
+        assert arrived.to_fields() == {**error.to_fields(), "reporter": 1}
+    else:  # (no worker raises it during a job)
+        assert name in {"OpsMissing", "ProfileError", "TfeBenchError", "VersionMismatch"}
+        assert type(arrived) is errors.ProtocolError and arrived.code == "session-ended"
 
 
 @pytest.mark.parametrize(

@@ -28,10 +28,15 @@ class TfeBenchError(Exception):
         received: the public value that was refused; never a secret.
         expected: the values that are accepted.
         party: the index (0, 1 or 2) of the worker concerned.
+
+    Attributes:
+        reporter: the worker that reported the error to the one that raises it; None: the latter
+            observed it.
     """
 
     exit_code = 1
     code = "error"
+    reporter: int | None = None
 
     def __init__(
         self,
@@ -60,7 +65,8 @@ class TfeBenchError(Exception):
             "expected": self.expected,
         }
         fields = {k: str(v)[:_MAX_FIELD] for k, v in texts.items() if v is not None}
-        return {**fields, "party": self.party}
+        reported = {} if self.reporter is None else {"reporter": self.reporter}
+        return {**fields, "party": self.party, **reported}
 
     def with_text(self, text: str, operation: str | None = None) -> Self:
         """Return the same error, with its code and fields, with another text.
@@ -85,8 +91,9 @@ class TfeBenchError(Exception):
             value = fields.get(name)
             if isinstance(value, str):
                 setattr(self, name, value[:_MAX_FIELD])
-        if fields.get("party") in (0, 1, 2):
-            self.party = fields["party"]
+        for name in ("party", "reporter"):
+            if type(fields.get(name)) is int and fields[name] in (0, 1, 2):
+                setattr(self, name, fields[name])
 
 
 class UsageError(TfeBenchError):

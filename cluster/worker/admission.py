@@ -84,7 +84,7 @@ def accept_job_submission(
     size = program.sized(client, host.store, job.request, job.inputs)
     policy.permit_size(size)
     job.declared_openings = size.openings
-    job.permitted_openings = policy.permit_openings(size.openings, job.is_sealed)
+    policy.permit_openings(size.openings, job.is_sealed)
     held_seeds = {0: {"l1", "l2"}, 1: {"l1"}, 2: {"l2"}}[host.role]
     for submitted in header["inputs"]:
         try:

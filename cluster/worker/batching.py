@@ -11,6 +11,7 @@ learns that other jobs were in the batch, and their number of samples, from the 
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 # Samples of one batch: the number that one client may send at once.
 MOST_SAMPLES = 4096
 _MOST_BYTES = 1 << 20
+_SIZE_BYTES = 8
 
 
 def count_batchable_samples(program: Program[Any], job: Job) -> int:
@@ -46,6 +48,7 @@ def is_same_computation(a: Job, b: Job) -> bool:
             [(i.name, i.shape[1:], i.fractional_bits, i.limbs) for i in job.inputs],
             job.shaping,
             job.warm_up_bytes,
+            job.is_sealed,
         )
 
     return computation_key(a) == computation_key(b)
@@ -64,32 +67,37 @@ def select_batch_jobs(program: Program[Any], lead: Job, waiting: Sequence[Job]) 
 
 
 def exchange_batch_offer(party: Party, jobs: Sequence[Job]) -> list[tuple[str, str]]:
-    """Send party 0's offer to all three workers: names and digests."""
-    offer = json.dumps([[job.name, job.digest] for job in jobs]).encode()
+    """Send party 0's offer to all three workers: names and digests.
+
+    The workers agree on its size and digest first, so that party 0 offers both others the same.
+
+    Rounds: 2, and 1 more if a job is offered.
+    """
+    rows = [[job.name, job.digest] for job in jobs]
+    offer = json.dumps(rows).encode() if rows else b""
+    header = len(offer).to_bytes(_SIZE_BYTES, "little") + hashlib.sha256(offer).digest()
+    header = party.exchange_facts("the jobs of this batch", header)[0]
     # messages of an exchange have the same length, which all three workers know
-    size = int.from_bytes(party.exchange(len(offer).to_bytes(8, "little"))[0], "little")
-    if size > _MOST_BYTES:
-        raise ProtocolError(
-            "Party 0's offer is malformed.", code="malformed-message", operation="offer", party=0
-        )
-    reply = party.exchange(offer.ljust(size)[:size])[0]
+    size = int.from_bytes(header[:_SIZE_BYTES], "little")
+    if size == 0:
+        return []
     try:
+        if size > _MOST_BYTES:
+            raise ValueError("too long")
+        reply = party.exchange(offer.ljust(size)[:size])[0]
+        if hashlib.sha256(reply).digest() != header[_SIZE_BYTES:]:
+            raise ValueError("another offer")
         pairs = json_limits.parse_untrusted_json(reply, "Party 0's offer", _MOST_BYTES)
-        rows = [(str(name), str(digest)) for name, digest in pairs]
+        return [(str(name), str(digest)) for name, digest in pairs]
     except (ValueError, TypeError) as error:
         raise ProtocolError(
             "Party 0's offer is malformed.", code="malformed-message", operation="offer", party=0
         ) from error
-    return rows
 
 
 def agree_on_batch_jobs(party: Party, own_votes: Sequence[bool]) -> list[bool]:
     """Return for each job whether all three workers voted for it."""
-    votes = party.exchange(bytes(own_votes))
-    if any(len(vote) != len(own_votes) for vote in votes):
-        raise ProtocolError(
-            "The workers disagree on the jobs of this batch.", code="batches-differ"
-        )
+    votes = party.exchange_facts("the jobs of this batch", bytes(own_votes))
     return [all(vote[i] for vote in votes) for i in range(len(own_votes))]
 
 

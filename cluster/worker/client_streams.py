@@ -106,10 +106,10 @@ class ClientStreams:
                 host.outcomes.log_failure(client, f"{subject} is refused ({about})", error)
                 if submitted is not None:
                     host.receipts.record_refusal(client, submitted, error)
-            await self._send_refusal(context, error)
+            await self._send_refusal(context, error, job)
         except Exception as error:
             log.error("%s (%s) failed: %s", subject, about, foreign_error_location(error))
-            await self._send_refusal(context, error)
+            await self._send_refusal(context, error, job)
         finally:
             if connect_timer is not None:
                 connect_timer.cancel()
@@ -156,11 +156,16 @@ class ClientStreams:
             job.client, f"job {job.short_name} {ended} ({job.description})", job.failed
         )
 
-    async def _send_refusal(self, context: Call, error: Exception) -> None:
-        """Send a client the reason of a refusal."""
+    async def _send_refusal(self, context: Call, error: Exception, job: Job | None) -> None:
+        """Send a client the reason of a refusal.
+
+        Args:
+            job: None if its submission is refused.
+        """
+        encode = wire.encode_failure_event if job is None else job.encode_failure
         with contextlib.suppress(Exception):
             async with asyncio.timeout(self._host.policy.stall_seconds):
-                await context.write(wire.encode_failure_event(error))
+                await context.write(encode(error))
 
     def _stall_error(self, omission: str) -> PolicyError:
         return PolicyError(

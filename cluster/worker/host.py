@@ -105,7 +105,8 @@ class WorkerState:
 
         Raises:
             SecurityError: the client, or its presented certificate, was removed.
-            PolicyError: the job has not started, and its program or reveal is no longer allowed.
+            PolicyError: the job has not started, and its program, reveal or openings are no longer
+                allowed.
         """
         if self.config.tls:
             member = self.config.identify(job.certificate)
@@ -120,6 +121,7 @@ class WorkerState:
             for program in job.programs:
                 self.policy.permit_program(program)
                 self.policy.permit_reveal(program, job.client)
+            self.policy.permit_openings(job.declared_openings, job.is_sealed)
 
     @property
     def party(self) -> int:

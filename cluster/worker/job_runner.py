@@ -101,14 +101,14 @@ class JobRunner:
             failure = job.failed or cause
         except Exception as error:
             log.error("job %s failed: %s", job.short_name, foreign_error_location(error))
-            _fail_job_batch(
-                job,
-                ClusterError(
-                    f"Party {self._host.party} failed ({wire.describe_foreign_error(error)}).",
-                    code="worker-failed",
-                    party=self._host.party,
-                ),
+            cause = ClusterError(
+                f"Party {self._host.party} failed ({wire.describe_foreign_error(error)}).",
+                code="worker-failed",
+                party=self._host.party,
             )
+            _fail_job_batch(job, cause)
+            if link is not None:
+                link.fail(cause)
             failure = error
         finally:
             ended_jobs, receipts = (job, *job.batched_jobs), self._host.receipts
@@ -136,8 +136,15 @@ class JobRunner:
         party = Party(self._host.party, link.handle, DEALER, client=job.client)
         party._on_abort = lambda _: link.cause
         party._end_session = link.fail
-        party.openings = OpeningLog(job.permitted_openings)
+        # (by the rules of this moment: worker.toml may have been reloaded)
+        policy = self._host.policy
+        party.openings = OpeningLog(policy.permit_openings(job.declared_openings, job.is_sealed))
         job.use.opened = party.openings.list_openings
+
+        def is_concealing() -> bool:
+            return party.is_computing and party.openings.is_sealed
+
+        link.is_concealing = job.is_concealing = is_concealing
         if job.warm_up_bytes:
             # TCP windows grow with traffic, and must be open before measurements.
             for _ in range(2):
@@ -147,6 +154,7 @@ class JobRunner:
         job.batched_jobs = members.form_job_batch(self._host, job, party, program)
         for member in job.batched_jobs:
             member.use.opened = party.openings.list_openings
+            member.is_concealing = is_concealing
         collected = members.collect_batch_inputs(self._host, party, program, job)
         batch = [member for member, inputs in collected if inputs is not None]
         accepted_inputs = [inputs for _, inputs in collected if inputs is not None]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from tfe_bench.cluster import wire
+from tfe_bench.cluster import faults, wire
 from tfe_bench.cluster.job_use import JobUse
 from tfe_bench.cluster.jobs import NOTHING, InputSpec, digest_job
 from tfe_bench.cluster.receipts import Line
@@ -59,7 +59,7 @@ class Job:
         is_joined: the three workers have agreed on that, so that its own streams are free.
         is_sealed: its client demands that it opens nothing to workers.
         declared_openings: what it opens to workers, as its program declares; None: unknown.
-        permitted_openings: the kinds of values that it may open; None: all.
+        is_concealing: returns whether its client receives codes alone of errors (faults.py).
         programs: that its client must be allowed: its own, and those that it needs.
         request: what its program parsed, by admission.accept_job_submission.
         use: what it uses, for its receipt.
@@ -102,7 +102,6 @@ class Job:
         )
         self.is_sealed = header.get("opens") == NOTHING
         self.declared_openings: Sequence[Opening] | None = ()
-        self.permitted_openings: Collection[str] | None = ()
         self.seeds: list[dict[str, bytes]] = []
         self.masked: list[Ring] = []
         self.late_inputs = LateInputBuffer()
@@ -126,6 +125,7 @@ class Job:
         self.use = JobUse()
         self.receipt: Line | None = None
         self.description = ""
+        self.is_concealing: Callable[[], bool] = lambda: False
         self.programs: list[str] = [header["program"]]
         self._closers: list[Callable[[], object]] = []
         # The client is part of it: the three workers apply their policies to the same client.
@@ -223,14 +223,17 @@ class Job:
         self.ended = time.monotonic()
         # Before its client receives all results and disconnects, which is no failure.
         self.over.set()
-        self.events.put_messages(
-            *(results if error is None else [wire.encode_failure_event(error)])
-        )
+        self.events.put_messages(*(results if error is None else [self.encode_failure(error)]))
         self.events.end_messages()
         self.mark_complete()
         self.late_inputs.end_waits()
         self.masked.clear()
         self.seeds.clear()
+
+    def encode_failure(self, error: BaseException) -> bytes:
+        """Encode an error as an event for its client."""
+        reported = faults.reduce_to_code(error) if self.is_concealing() else error
+        return wire.encode_failure_event(reported)
 
     def on_fail(self, closer: Callable[[], object]) -> None:
         """Call a function when the job fails, at once if it has failed."""

@@ -58,6 +58,8 @@ def build_ahead_function(party: Party, plan: ModelPlan, setting: AheadSetting) -
 
 # Making begins after this time without a waiting job: it would delay requests in sequence.
 IDLE_SECONDS = 1.0
+# Subject of the facts that workers exchange.
+_SUBJECT = "material made ahead of predictions"
 
 
 class PredictionMaterial:
@@ -120,8 +122,8 @@ class PredictionMaterial:
         reader = self._spool.burn_first(self._binding)
         try:
             identifier = bytes(IDENTIFIER_BYTES) if reader is None else reader.entry.identifier
-            identifiers = self._party.exchange(identifier)
-            if reader is None or len(set(identifiers)) != 1:
+            # (no second round for the same entry: a prediction with material saves rounds)
+            if not self._party.have_same_fact(_SUBJECT, identifier) or reader is None:
                 return None
             material = reader.entry.material
             assert material is not None
@@ -170,7 +172,7 @@ class PredictionMaterial:
         except (OSError, PolicyError) as error:
             problem = str(error)
         try:
-            if b"\0" in self._party.exchange(bytes([writer is not None])):
+            if b"\0" in self._party.exchange_facts(_SUBJECT, bytes([writer is not None])):
                 return False
             assert writer is not None
             try:
@@ -180,7 +182,7 @@ class PredictionMaterial:
                 entry = writer.finish_entry()
             except (OSError, PolicyError) as error:
                 problem = str(error)
-            if b"\0" in self._party.exchange(bytes([not problem])):
+            if b"\0" in self._party.exchange_facts(_SUBJECT, bytes([not problem])):
                 return False
             assert entry is not None
             entry.material, is_kept = material, True
@@ -215,7 +217,7 @@ class PredictionMaterial:
                 b"".join(ready).ljust(MAX_ENTRIES * IDENTIFIER_BYTES, b"\0"),
             ]
         )
-        offers = self._party.exchange(offer)
+        offers = self._party.exchange_facts(_SUBJECT, offer)
         known = [_parse_offered_entries(other) for other in offers]
         common = set(known[0]) & set(known[1]) & set(known[2])
 

@@ -90,7 +90,9 @@ class Checkpoints:
             ProtocolError: the workers' shares do not match.
         """
         files = [self._read_file(store) for store in self._stores]
-        encoded_reports = self._party.exchange(b"".join(row.to_bytes() for row, _, _ in files))
+        encoded_reports = self._party.exchange_facts(
+            f"the checkpoint {self._name!r}", b"".join(row.to_bytes() for row, _, _ in files)
+        )
         common = self._choose_common([_decode_reports(rows) for rows in encoded_reports])
         if common is None:
             return None
@@ -137,7 +139,8 @@ class Checkpoints:
             PolicyError: at some worker, the checkpoint belongs to another client.
         """
         foreign = any(self._read_file(store)[0].state == _FOREIGN for store in self._stores)
-        if b"1" in self._party.exchange(b"1" if foreign else b"0"):
+        subject = f"the owner of checkpoint {self._name!r}"
+        if b"1" in self._party.exchange_facts(subject, b"1" if foreign else b"0"):
             raise self._ownership_error()
 
     def _ownership_error(self) -> PolicyError:

@@ -79,6 +79,11 @@ class OpeningLog:
         self._permitted = None if permitted is None else frozenset(permitted)
         self._entries: dict[tuple[str, int | None], tuple[int, int]] = {}
 
+    @property
+    def is_sealed(self) -> bool:
+        """True if the job may open nothing."""
+        return self._permitted is not None and not self._permitted
+
     def check_permitted(self, what: str) -> None:
         """Refuse the opening of a kind of values that the job may not open.
 

@@ -74,6 +74,7 @@ class Party:
     Attributes:
         site_names: the protocols invoked so far, by their number.
         openings: the values that this session has opened to workers, and the kinds it may open.
+        is_computing: a graph has begun: this party sends and receives more than public facts.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Party:
         self.build_seconds = 0.0
         self.site_names: dict[int, str] = {}
         self.openings = OpeningLog()
+        self.is_computing = False
         self._native = ops.native()
         self._next_site = 1
         self._step = 0
@@ -228,6 +230,7 @@ class Party:
 
     def _next_step(self, control: bool = False) -> int:
         self._step += 1
+        self.is_computing |= not control
         error = self._native.call_for_error(
             "step_begin", self.handle, self._step, int(control), RUN_AHEAD_STEPS
         )
@@ -286,6 +289,50 @@ class Party:
                     operation=what,
                     party=p,
                 )
+
+    def exchange_facts(self, subject: str, payload: bytes) -> tuple[bytes, bytes, bytes]:
+        """Exchange public facts of equal length on which the parties act; return all three.
+
+        A party may state one fact to one peer and another fact to the other.  The facts therefore
+        count only after all three parties have compared what they received.  Every fact that a
+        party receives from a peer comes through this method or `have_same_fact`.
+
+        Rounds: 2.  Bits sent: the payload and 256 to each peer.
+
+        Raises:
+            ProtocolError: two parties received different facts.
+        """
+        facts = self.exchange(payload)
+        self._confirm_facts(subject, facts)
+        return facts
+
+    def have_same_fact(self, subject: str, payload: bytes) -> bool:
+        """Return whether all three parties state the same public fact, of equal length.
+
+        Rounds: 1 if they do.  A party that sees a difference takes a second one, to compare what
+        all parties received.  If another party sees none, the two are in different steps, or
+        compare different texts: the next message between them ends the session at both.
+
+        Raises:
+            ProtocolError: two parties received different facts.
+        """
+        facts = self.exchange(payload)
+        if len(set(facts)) == 1:
+            return True
+        self._confirm_facts(subject, facts)
+        return False
+
+    def _confirm_facts(self, subject: str, facts: tuple[bytes, bytes, bytes]) -> None:
+        digests = self.exchange(hashlib.sha256(b"".join(facts)).digest())
+        differing = [p for p in range(3) if digests[p] != digests[self.index]]
+        if differing:
+            raise ProtocolError(
+                f"Parties {self.index} and {differing[0]} received different statements about "
+                f"{subject}, and act on neither. One worker states different things to the two "
+                "others: compare the logs and versions of all three.",
+                code="statements-differ",
+                operation=subject,
+            )
 
     # ---- graphs
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 def _run_plain(context: Context) -> Mapping[str, Shared]:
     """Run by parameters: `fail`, `wait` (seconds), `words` (of output), `square` (its product with
-    itself); else return the inputs.
+    itself), `late_fail` and `late_error` (an error after it, with a text), `fail_at` (one party),
+    `reveal` (opens the input, undeclared); else return the inputs.
     """
     parameters: Mapping[str, Any] = context.parameters
     if parameters.get("fail"):
@@ -36,6 +37,20 @@ def _run_plain(context: Context) -> Mapping[str, Shared]:
         party, [x] = context.party, outputs.values()
         with party.kept_graphs("square"):
             outputs = {"x": party.function(lambda x: arithmetic.mul(party, x, x))(x)}
+    if parameters.get("reveal"):
+        from tfe_bench.protocols.session import io
+
+        party, [x] = context.party, outputs.values()
+        with party.kept_graphs("reveal"):
+            party.function(lambda x: io.reveal(party, x))(x)
+    if text := parameters.get("late_fail"):
+        raise UsageError(f"As ordered: {text}.")
+    if text := parameters.get("late_error"):
+        raise ArithmeticError(text)
+    if parameters.get("fail_at") == context.party.index:
+        raise UsageError("As ordered at one worker.")
+    if "fail_at" in parameters:
+        context.party.exchange(b"-")
     return outputs
 
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("as_in_a_worker")
 PAIRS = [(p, q) for p in range(3) for q in range(3) if p != q]
 
 
-class _JoinedSessions:
+class JoinedSessions:
     """Three parties whose sessions are joined by real links over in-process streams."""
 
     def __init__(self) -> None:
@@ -59,6 +59,20 @@ class _JoinedSessions:
 
     def run(self, work: Callable[[Party], Any]) -> list[Any]:
         """Run the same work at the three parties."""
+        results = self.run_each(work, is_ended_by_failure=True)
+        failures = [r for r in results if isinstance(r, Exception)]
+        if failures:
+            raise failures[0]
+        return results
+
+    def run_each(
+        self, work: Callable[[Party], Any], is_ended_by_failure: bool = False
+    ) -> list[Any]:
+        """Run the same work at the three parties; return the result or the error of each.
+
+        Args:
+            is_ended_by_failure: whether an error ends the session at all parties.
+        """
         results: list[Any] = [None] * 3
 
         def at(p: int) -> None:
@@ -66,16 +80,14 @@ class _JoinedSessions:
                 results[p] = work(self.parties[p])
             except Exception as error:
                 results[p] = error
-                self.links[p].fail(ProtocolError(str(error)))
+                if is_ended_by_failure:
+                    self.links[p].fail(ProtocolError(str(error)))
 
         threads = [threading.Thread(target=at, args=(p,), daemon=True) for p in range(3)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(60)
-        failures = [r for r in results if isinstance(r, Exception)]
-        if failures:
-            raise failures[0]
         return results
 
     def close(self) -> None:
@@ -86,7 +98,7 @@ class _JoinedSessions:
             link.drop_session()
 
 
-class _PumpedSessions(_JoinedSessions):
+class _PumpedSessions(JoinedSessions):
     """The same, joined by threads that only move bytes from outbox to inbox."""
 
     def _join(self) -> None:
@@ -109,8 +121,8 @@ class _PumpedSessions(_JoinedSessions):
 
 
 @pytest.fixture
-def joined() -> Iterator[_JoinedSessions]:
-    three = _JoinedSessions()
+def joined() -> Iterator[JoinedSessions]:
+    three = JoinedSessions()
     yield three
     three.close()
 
@@ -141,7 +153,7 @@ def _exchange_in_sequence(party: Party) -> Callable[[Any], Any]:
 _Build = Callable[[Party], Callable[[Any], Any]]
 
 
-def _measure_call(joined: _JoinedSessions, build: _Build, delay: float) -> float:
+def _measure_call(joined: JoinedSessions, build: _Build, delay: float) -> float:
     """Return the time of a second call of a graph, at the slowest party, over a slow line."""
     functions = joined.run(lambda party: party.function(build(party)))
     one = np.ones(1, np.int64)
@@ -162,7 +174,7 @@ def _measure_call(joined: _JoinedSessions, build: _Build, delay: float) -> float
     return max(seconds)
 
 
-def test_exchanges_give_what_the_peer_sent(joined: _JoinedSessions) -> None:
+def test_exchanges_give_what_the_peer_sent(joined: JoinedSessions) -> None:
     functions = joined.run(lambda party: party.function(_exchange_twice(party)))
     x = [np.array([10**p], np.int64) for p in range(3)]
     results = joined.run(lambda party: functions[party.index](x[party.index]))
@@ -200,7 +212,7 @@ def test_a_step_lasts_until_a_message_that_nobody_uses_has_come_too(
     assert _measure_call(pumped, build, 0.3) > 0.29
 
 
-def test_a_large_message_crosses_in_pieces(joined: _JoinedSessions) -> None:
+def test_a_large_message_crosses_in_pieces(joined: JoinedSessions) -> None:
     words = 300_000  # 2.4 MB: several blobs
 
     def build(party: Party) -> Callable[[Any], Any]:
@@ -221,7 +233,7 @@ def test_a_large_message_crosses_in_pieces(joined: _JoinedSessions) -> None:
     np.testing.assert_array_equal(results[2].numpy(), x[1])
 
 
-def test_parties_that_trace_different_graphs_are_refused(joined: _JoinedSessions) -> None:
+def test_parties_that_trace_different_graphs_are_refused(joined: JoinedSessions) -> None:
     def build(party: Party) -> Callable[[Any], Any]:
         if party.index != 2:
             return _exchange_in_sequence(party)

@@ -21,6 +21,7 @@ from tests.refusals import raises
 from tfe_bench.cluster import agreement, tls, wire
 from tfe_bench.cluster.client import Client, new_job
 from tfe_bench.cluster.config import ClientConfig, ClusterConfig
+from tfe_bench.cluster.jobs import NOTHING
 from tfe_bench.cluster.policy import RevealRule, unknown_policy_names
 from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.errors import (
@@ -218,6 +219,41 @@ def test_a_waiting_job_that_the_new_rules_do_not_allow_ends(trio: Trio) -> None:
         thread.join(30)
     [error] = errors
     assert isinstance(error, PolicyError) and '"guest"' in str(error)
+
+
+@pytest.mark.parametrize(
+    ("program", "parameters"),
+    [("sort", {"algorithm": "all-pairs", "warm_up": 0}), ("plain", {"reveal": True})],
+    ids=["declared", "undeclared"],
+)
+@pytest.mark.parametrize("strict", range(3))
+def test_a_waiting_job_opens_only_what_the_rules_of_its_turn_allow(
+    trio: Trio, program: str, parameters: dict[str, Any], strict: int
+) -> None:
+    running, waiting = trio.client("analyst"), trio.client("guest")
+    inputs = {"keys" if program == "sort" else "x": PrivateInput(np.arange(3)[::-1])}
+    waiting.run(program, parameters, inputs)  # (the rules allow it)
+    errors: list[TfeBenchError] = []
+
+    def order() -> None:
+        with pytest.raises(TfeBenchError) as caught:
+            waiting.run(program, parameters, inputs)
+        errors.append(caught.value)
+
+    threads = [
+        threading.Thread(target=lambda: running.run("plain", {"wait": 1}, _X)),
+        threading.Thread(target=order),
+    ]
+    threads[0].start()
+    host = trio.workers[0]._host
+    wait_until(lambda: any(j.began is not None for j in host.jobs.list_jobs()), "one runs", 20)
+    threads[1].start()
+    wait_until(lambda: len(host.queue.list_waiting()) == 1, "one waits", 20)
+    policy = dataclasses.replace(trio.workers[strict]._host.policy, opens=NOTHING)
+    trio.workers[strict].reload(trio.config, policy)
+    for thread in threads:
+        thread.join(30)
+    assert errors[0].code == "opening-not-permitted", errors
 
 
 @pytest.mark.parametrize(

@@ -316,12 +316,16 @@ def test_a_stream_that_ends_after_goodbye_is_none(link: SessionLink) -> None:
     [
         (b'{"error": "PolicyError", "message": "no"}', PolicyError, None),
         (b'{"error": "PeerLost", "message": "no", "party": 2}', PeerLost, 2),
-        (b'{"error": "SystemExit", "message": "no"}', ProtocolError, None),
-        (b'{"error": "did_you_mean", "message": "no"}', ProtocolError, None),
-        (b"{", ProtocolError, None),
-        (b"[]", ProtocolError, None),
-        (b'"text"', ProtocolError, None),
-        (b'{"error": "PeerLost", "message": "no", "party": []}', PeerLost, 0),
+        (b'{"error": "SystemExit", "message": "no"}', ProtocolError, 0),
+        (b'{"error": "did_you_mean", "message": "no"}', ProtocolError, 0),
+        (b'{"error": "OpsMissing", "message": "no"}', ProtocolError, 0),
+        (b'{"error": ["PolicyError"], "message": "no"}', ProtocolError, 0),
+        (b'{"error": "PolicyError", "message": ["no"]}', ProtocolError, 0),
+        (b'{"error": "PolicyError"}', ProtocolError, 0),
+        (b"{", ProtocolError, 0),
+        (b"[]", ProtocolError, 0),
+        (b'"text"', ProtocolError, 0),
+        (b'{"error": "PeerLost", "message": "no", "party": []}', PeerLost, None),
     ],
 )
 def test_a_peers_notice_becomes_a_typed_error_of_ours(
@@ -329,7 +333,8 @@ def test_a_peers_notice_becomes_a_typed_error_of_ours(
 ) -> None:
     asyncio.run(_feed_link(link, NOTICE + notice))
     assert type(link.cause) is kind
-    assert getattr(link.cause, "party", None) == party
+    assert link.cause.party == party
+    assert str(link.cause).startswith("Party 0 ")
 
 
 def test_a_notice_on_its_way_says_more_than_a_stream_that_cannot_be_written_to(

@@ -42,6 +42,9 @@ class LoneParty:
     def exchange(self, payload: bytes) -> tuple[bytes, bytes, bytes]:
         return payload, payload, payload
 
+    def exchange_facts(self, subject: str, payload: bytes) -> tuple[bytes, bytes, bytes]:
+        return self.exchange(payload)
+
 
 @dataclass(eq=False)
 class StoredItem:

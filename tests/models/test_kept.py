@@ -30,7 +30,7 @@ class _ScriptedParty:
     def __init__(self, messages: list[bytes]) -> None:
         self._told = messages
 
-    def exchange(self, mine: bytes) -> list[bytes]:
+    def exchange_facts(self, subject: str, mine: bytes) -> list[bytes]:
         assert mine in self._told
         return self._told
 

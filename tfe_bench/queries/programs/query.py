@@ -71,7 +71,7 @@ def charge(party: Party, ledger: PrivacyLedger, charges: Mapping[str, PrivacyLos
             name: int.from_bytes(message[8 * i : 8 * i + 8], "little", signed=True)
             for i, name in enumerate(names)
         }
-        for p, message in enumerate(party.exchange(own_spending))
+        for p, message in enumerate(party.exchange_facts("spent privacy loss", own_spending))
         if p != party.index
     ]
     ledger.charge_tables(charges, peer_spending)
