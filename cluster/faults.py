@@ -78,12 +78,12 @@ _MOST_TEXT, _MOST_FIELD = 1000, 300
 
 def reduce_to_code(error: BaseException) -> TfeBenchError:
     """Return the error of a sealed job's fault: a code of FAULT_KINDS with its meaning."""
-    code, party = "worker-failed", None
-    if isinstance(error, TfeBenchError):
-        party = error.party if error.party in (0, 1, 2) else None
-        code = error.code if error.code in FAULT_KINDS else "job-failed"
-    kind = FAULT_KINDS[code]
-    reporter = error.reporter if isinstance(error, TfeBenchError) else None
+    if not isinstance(error, TfeBenchError):
+        error = ClusterError(code="worker-failed")
+    party, reporter = error.party if error.party in (0, 1, 2) else None, error.reporter
+    if error.code not in FAULT_KINDS:
+        error = ClusterError(code="job-failed")
+    code, kind = error.code, FAULT_KINDS[error.code]
     source = "" if reporter is None else f"Party {reporter} reported: "
     reduced: TfeBenchError
     if kind is PeerLost:
