@@ -43,19 +43,21 @@ from tfe_bench.cluster.schema import (
     flag_field,
     flag_rule,
     header_rule,
+    integer_rule,
     list_field,
     list_rule,
     mapping_rule,
     optional_rule,
 )
 from tfe_bench.errors import DataError, UsageError
+from tfe_bench.protocols.session.openings import MAX_OPENINGS
 
 SCHEMA: Final = 1
 
 # Fields that the first records lack.
 _LATER: Final = (
     *("cpu_seconds", "messages", "bytes_by_link", "breakdown", "prediction"),
-    *("links", "agreement", "error", "instruction_sets"),
+    *("links", "agreement", "error", "instruction_sets", "opened"),
 )
 
 _MOST_TIMES: Final = 1 << 20
@@ -159,6 +161,25 @@ _LINKS_OR_NONE = optional_rule(list_rule(PER_PARTY, 3, 3))
 _OBJECTS_OR_NONE = optional_rule(list_rule(JSON_OBJECT, 3, 3))
 
 
+@dataclass(frozen=True)
+class RecordedOpening(RecordPart, subject="openings of a record"):
+    """Values of one kind that became public to workers.
+
+    Attributes:
+        what: their kind.
+        count, bits: the number of values, and the bits of all of them.
+        to: the party that learned them; None: all three.
+    """
+
+    what: str = declare_field(TEXT)
+    count: int = declare_field(COUNT)
+    bits: int = declare_field(COUNT)
+    to: int | None = declare_field(optional_rule(integer_rule(0, 2)))
+
+
+_OPENED_OR_NONE = optional_rule(list_rule(header_rule(RecordedOpening), 0, MAX_OPENINGS))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Record(RecordLine, subject="a record of this version"):
     """One measurement.
@@ -206,6 +227,7 @@ class Record(RecordLine, subject="a record of this version"):
             `error_metrics.error_to_json`; None if that is the absolute one.
         instruction_sets: the widest one that each worker's kernels use: "avx2", "avx512", "ifma"
             or "amx".
+        opened: what the whole job opened to workers, all its runs together; () for nothing.
 
     Records of versions without the last fields are read as not measured.
 
@@ -251,6 +273,7 @@ class Record(RecordLine, subject="a record of this version"):
     agreement: Mapping[str, Any] | None = declare_field(_OBJECT_OR_NONE, None)
     error: Mapping[str, Any] | None = declare_field(_OBJECT_OR_NONE, None)
     instruction_sets: tuple[str, str, str] | None = declare_field(_TEXTS_OR_NONE, None)
+    opened: tuple[RecordedOpening, ...] | None = declare_field(_OPENED_OR_NONE, None)
 
     def __post_init__(self) -> None:
         super().__post_init__()

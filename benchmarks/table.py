@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tfe_bench.benchmarks import error_metrics
-from tfe_bench.benchmarks.records import Record
+from tfe_bench.benchmarks.records import Record, RecordedOpening
 from tfe_bench.benchmarks.report.comparison_columns import (
     Throughput,
     batch_throughput,
@@ -306,7 +306,19 @@ def _benchmark_circumstance_rows(record: Record) -> list[tuple[str, str]]:
     ]
     if record.links:
         rows.insert(2, ("links", _describe_links(record.links)))
+    if record.opened is not None:
+        rows.insert(1, ("opened", describe_opened_values(record.opened)))
     return rows
+
+
+def describe_opened_values(opened: Sequence[RecordedOpening]) -> str:
+    """Describe what a record's job opened to the workers."""
+    rows = (
+        f"{strip_control(each.what)}, {each.bits:,} bits"
+        + ("" if each.to is None else f", to party {each.to}")
+        for each in opened
+    )
+    return "; ".join(rows) or "nothing"
 
 
 def _describe_links(links: Mapping[str, Any]) -> str:

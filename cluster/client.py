@@ -88,12 +88,12 @@ class Client:
             bytes per second of each worker; None for no emulation.
         warm_up_bytes: bytes that the workers exchange before a program runs.
         sealed: whether the workers refuse jobs that open values to them.
-        on_openings: called before a job runs, with what it opens to workers, if it opens anything.
+        on_openings: called before a job that opens values to workers, with them; None: unknown.
     """
 
     profile = profiles.get_profile("local")
     sealed = False
-    on_openings: Callable[[Sequence[Opening]], None] | None = None
+    on_openings: Callable[[Sequence[Opening] | None], None] | None = None
 
     def __init__(self, config: ClusterConfig, key: bytes = b"", certificate: bytes = b"") -> None:
         self._config = config
@@ -278,9 +278,10 @@ class Client:
         }
         upload = InputUpload(inputs)
         self._wait_for_restart()
+        on_openings = None if self.sealed else self.on_openings
         specs = tuple(private_input_spec(name, value) for name, value in inputs.items())
         facts = expect_job_facts(self.config, header, self.identity, self._key_pair[1], specs)
-        collector = JobResultCollector(self.config, progress, self.on_openings, facts)
+        collector = JobResultCollector(self.config, progress, on_openings, facts)
         started = time.perf_counter()
 
         def send_requests(party: int) -> Iterator[bytes]:

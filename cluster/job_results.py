@@ -20,7 +20,7 @@ from tfe_bench.cluster.job_receipts import check_client_receipts, complete_job_f
 from tfe_bench.cluster.receipts import list_pinned_keys
 from tfe_bench.cluster.requests import JobResult, Progress
 from tfe_bench.errors import ClusterError, JobCancelled, PeerLost, ProtocolError, TfeBenchError
-from tfe_bench.protocols.session.openings import Opening, decode_openings
+from tfe_bench.protocols.session.openings import Opening, decode_openings, describe_openings
 
 SILENCE_SECONDS = 9.5
 
@@ -48,8 +48,8 @@ class JobResultCollector:
     Args:
         config: the cluster file.
         progress: callback for the job's position and fraction, as party 0 reports them.
-        on_openings: called with what the job opens to workers, once all three accept it; not called
-            for a job that opens nothing.
+        on_openings: called with what the job opens to workers, once all three accept it; None if
+            its program does not state it. Not called for a job that opens nothing.
         facts: what this client knows of the job, from `expect_job_facts`; None checks no receipts.
 
     Attributes:
@@ -61,7 +61,7 @@ class JobResultCollector:
         self,
         config: ClusterConfig,
         progress: Progress | None,
-        on_openings: Callable[[Sequence[Opening]], None] | None = None,
+        on_openings: Callable[[Sequence[Opening] | None], None] | None = None,
         facts: Mapping[str, Any] | None = None,
     ) -> None:
         self.config = config
@@ -158,9 +158,11 @@ class JobResultCollector:
             self._declared[party] = declared
             if len(self._declared) < 3:
                 return
-        # (workers that disagree end the job themselves)
-        if declared and self._on_openings is not None:
-            self._on_openings(tuple(declared))
+        # Averages, which floating-point numbers give, may differ in the last place.
+        _check_same_openings(self._declared, with_sizes=False)
+        largest = max(self._declared.values(), key=lambda each: sum(o.bits for o in each or ()))
+        if largest != () and self._on_openings is not None:
+            self._on_openings(largest)
         self._admitted.set()
 
     def _read_result(self, party: int, event: dict[str, Any], reader: wire.JobStreamReader) -> None:
@@ -213,7 +215,8 @@ class JobResultCollector:
             self.result.limbs[name] = spec.limbs
             mask = seeds.add_ring_words(parts["l1"], parts["l2"], spec.limbs)
             outputs[name] = seeds.unmask_values(parts["m"], mask, spec.limbs)
-        opened = self.result.opened = _agree_on_openings(self._opened)
+        _check_same_openings(self._opened)
+        opened = self.result.opened = tuple(self._opened.get(0) or ())
         if self._facts is not None:
             events = [self._receipts[party] for party in range(3)]
             facts = complete_job_facts(self._facts, bool(outputs), opened)
@@ -253,23 +256,29 @@ class JobResultCollector:
         return min(errors, key=rank_worker_error)
 
 
-def _agree_on_openings(
-    by_party: Mapping[int, Sequence[Opening] | None],
-) -> tuple[Opening, ...]:
-    """Return what the three workers say that they opened; () for nothing.
+def _check_same_openings(
+    by_party: Mapping[int, Sequence[Opening] | None], with_sizes: bool = True
+) -> None:
+    """Check that the three workers state the same openings.
+
+    Args:
+        with_sizes: whether their sizes are compared, or the kinds and receivers alone.
 
     Raises:
-        ProtocolError: they disagree.
+        ProtocolError: they differ.
     """
-    first, *others = (by_party.get(party) for party in range(3))
-    if others != [first, first]:
-        stated = (", ".join(map(str, each or ())) or "nothing" for each in (first, *others))
+    stated_lists = [by_party.get(party) for party in range(3)]
+    compared = [
+        None if each is None else {o if with_sizes else (o.what, o.to) for o in each}
+        for each in stated_lists
+    ]
+    if compared.count(compared[0]) < 3:
+        stated = " | ".join(map(describe_openings, stated_lists))
         raise ProtocolError(
-            f"The workers disagree about what this job opened. Received: {'; '.join(stated)}.",
+            f"The workers disagree about what this job opens. Received: this job {stated}.",
             code="inconsistent-results",
             operation="openings",
         )
-    return tuple(first or ())
 
 
 def _check_result_shares(

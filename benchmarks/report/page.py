@@ -38,7 +38,11 @@ from tfe_bench.benchmarks.report.parts import (
 )
 from tfe_bench.benchmarks.report.plots import MOST_ROWS
 from tfe_bench.benchmarks.report.reading import Entry, ReportInput
-from tfe_bench.benchmarks.table import format_three_digits, human_seconds
+from tfe_bench.benchmarks.table import (
+    describe_opened_values,
+    format_three_digits,
+    human_seconds,
+)
 
 _TILES = 6
 Pictures = Mapping[str, Picture]
@@ -368,13 +372,15 @@ def _report_record_parts(records: Sequence[Record]) -> list[Part]:
             f"{machines[cells.describe_machine(r)]} {codes[cells.describe_record_versions(r)]}"
         ),
         "cluster": lambda r: r.cluster,
+        "opened": lambda r: "–" if r.opened is None else describe_opened_values(r.opened),
         "UTC": lambda r: r.time[:16].replace("T", " "),
         "parameters": cells.describe_record_parameters,
     }
     caption = (
         "Every record that was read, also older ones and those with wrong results. “network” "
         "names the profile, and how it was made; “CPU” is all three workers' together; “on” names "
-        "machine and code:"
+        "machine and code; "
+        "“opened” is what the whole job made public to the workers. The keys of “on”:"
     )
     legend = Items([*machines, *codes], [*machines.values(), *codes.values()])
     rows = ((record,) for record in sorted(records, key=record_sort_key))

@@ -14,6 +14,7 @@ from tfe_bench.models.datasets import record_linkage
 from tfe_bench.models.datasets.record_linkage import LinkageRequest, LinkedTable, check_table_names
 from tfe_bench.models.datasets.request import parse_alignment
 from tfe_bench.models.datasets.row_alignment import price_alignment
+from tfe_bench.protocols.session.openings import Opening
 from tfe_bench.queries import explain
 from tfe_bench.queries.price import Price
 from tfe_bench.queries.rights import ColumnUse, TableAccess
@@ -24,6 +25,7 @@ class Alignment:
 
     Attributes:
         order: the request as JSON, as sent to the workers.
+        opened: what the last run made public to the workers.
 
     Raises:
         UsageError, PolicyError: as record_linkage.derive_linkage.
@@ -41,6 +43,7 @@ class Alignment:
         self._keeping = {**keeping, "about": self.order}
         parse_alignment(self._keeping, [])
         self._schema = record_linkage.derive_linkage(order, tables)
+        self.opened: tuple[Opening, ...] = ()
 
     def price(self, profile: str = "local") -> Price:
         """Estimate the cost under a network profile, if all rows of the smallest table match.
@@ -60,9 +63,8 @@ class Alignment:
             f"{', '.join(part.on)}"
             for part, table in zip(self._order.tables, self._tables, strict=True)
         ]
-        lines = explain.format_query_price_table(
-            [f"align {' with '.join(table_texts)}"], [self.price(each) for each in profiles]
-        )
+        prices = [self.price(each) for each in profiles]
+        lines = explain.format_query_price_table([f"align {' with '.join(table_texts)}"], prices)
         return "\n".join(
             [
                 *lines,
@@ -71,6 +73,7 @@ class Alignment:
                 "The workers learn this request and the number of matched rows, or that it is "
                 f"below {self._schema.min_rows}; clients that may train on the rows learn the "
                 "same. No party learns which rows match.",
+                *explain.describe_plan_openings(prices),
                 "A model that is trained on the rows may leak information about them.",
             ]
         )
@@ -83,7 +86,8 @@ class Alignment:
             TfeBenchError: the first other failure.
         """
         profile = getattr(getattr(self._cluster, "profile", None), "name", "local")
-        self._cluster.run("align", {**self._keeping, "profile": profile}, {}, progress)
+        result = self._cluster.run("align", {**self._keeping, "profile": profile}, {}, progress)
+        self.opened = result.opened
         listed = self._cluster.stored(DATA.infix)
         return next(
             StoredEntry.from_row(row) for row in listed if row["name"] == self._keeping["name"]

@@ -13,6 +13,7 @@ from tfe_bench.models.inference import execute
 from tfe_bench.models.layers.base import registry
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.message_graph import MessageGraph
+from tfe_bench.protocols.session.openings import Opening, describe_openings
 
 # Measured for ResNet50 with three workers on two cores: 64-bit multiplications per second, bytes
 # per second through comparisons and the channel, and the overhead of a round. These are estimates;
@@ -59,6 +60,7 @@ class Summary:
         cost: total cost; layers that do not depend on each other share rounds.
         seconds: total time.
         rotated: whether each party deals for a third of the batch.
+        openings: what becomes public to workers.
     """
 
     model: str
@@ -69,6 +71,7 @@ class Summary:
     cost: Cost
     seconds: float
     rotated: bool
+    openings: tuple[Opening, ...] = ()
 
     def __str__(self) -> str:
         lines: list[tuple[str, ...]] = [
@@ -104,6 +107,7 @@ class Summary:
             f"{self.profile}{', each party deals for a third' if self.rotated else ''}",
             f"predicted: {self.cost.total / 8e6:,.2f} MB sent in all, {self.cost.rounds} rounds, "
             f"{self.seconds:.3f} s per batch (bytes and rounds exact, seconds estimated)",
+            f"a prediction {describe_openings(self.openings)}",
         ]
         if self.imprecise:
             text.append(
@@ -173,4 +177,7 @@ def summarize_plan(
         work = work * 5 // 6
     seconds = _predict_seconds(total, work, wide / max(sent, 1), network, messages)
     name, weight_count = plan.graph.name, plan.graph.weight_count
-    return Summary(name, profile, batch, weight_count, tuple(rows), total, seconds, rotated)
+    openings = tuple(opening for tally in tallies for opening in tally.openings)
+    return Summary(
+        *(name, profile, batch, weight_count, tuple(rows), total, seconds, rotated, openings)
+    )

@@ -11,7 +11,8 @@ from tfe_bench.errors import PolicyError, ProtocolError
 VALUES = "values"
 SHUFFLED_COMPARISONS = "comparisons of shuffled keys"
 SHUFFLED_POSITIONS = "positions of shuffled rows"
-_MOST_ROWS = 10_000
+# Rows of a list.
+MAX_OPENINGS = 10_000
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,14 @@ class Opening:
         return f"{self.what} ({self.count:,} of them, {self.bits:,} bits{to})"
 
 
+def describe_openings(openings: Iterable[Opening] | None) -> str:
+    """Return the predicate of a sentence about a job: what it opens to workers; None: unknown."""
+    if openings is None:
+        return "does not state what it opens to the workers"
+    listed = "; ".join(map(str, openings))
+    return f"opens to the workers: {listed}" if listed else "opens nothing to the workers"
+
+
 def repeat_openings(openings: Iterable[Opening], times: int) -> tuple[Opening, ...]:
     """Return what a number of equal runs opens."""
     return tuple(replace(o, count=times * o.count, bits=times * o.bits) for o in openings)
@@ -54,7 +63,7 @@ def decode_openings(rows: object) -> tuple[Opening, ...] | None:
     """
     if rows is None:
         return None
-    if isinstance(rows, list) and len(rows) <= _MOST_ROWS and all(map(_is_opening_row, rows)):
+    if isinstance(rows, list) and len(rows) <= MAX_OPENINGS and all(map(_is_opening_row, rows)):
         return tuple(Opening(*row) for row in rows)
     raise ProtocolError("A worker's list of openings is malformed.", code="malformed-message")
 

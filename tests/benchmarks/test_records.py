@@ -23,7 +23,13 @@ from tests.paths import ROOT
 from tests.refusals import raises
 from tfe_bench.benchmarks import provenance
 from tfe_bench.benchmarks.provenance import Machine
-from tfe_bench.benchmarks.records import Record, Seconds, append_record, read_records
+from tfe_bench.benchmarks.records import (
+    Record,
+    RecordedOpening,
+    Seconds,
+    append_record,
+    read_records,
+)
 from tfe_bench.errors import DataError, UsageError
 
 
@@ -365,6 +371,7 @@ def test_records_of_before_the_breakdown_are_still_read() -> None:
         "breakdown",
         "prediction",
         "instruction_sets",
+        "opened",
     ]
     old = Record.from_json(drop_fields(a_record(), **dict.fromkeys(later, "DROP")))
     assert all(getattr(old, name) is None for name in later)
@@ -379,6 +386,7 @@ def test_the_breakdown_survives_its_file() -> None:
         bytes_by_link=[[0, 1, 2], [3, 0, 4], [5, 6, 0]],
         breakdown=[part, part, part],
         prediction={"rounds": 3, "seconds": {"wan": 0.6}, "ratio": None},
+        opened=(RecordedOpening("values", 2, 128, None), RecordedOpening("losses", 1, 64, 2)),
     )
     assert Record.from_json(record.to_json()) == record
     for bad in (
@@ -386,6 +394,10 @@ def test_the_breakdown_survives_its_file() -> None:
         {"instruction_sets": ["amx", "", "amx"]},
         {"bytes_by_link": [[1], [2], [3]]},
         {"prediction": 1},
+        {"opened": ["values"]},
+        {"opened": [{"what": "values", "count": 1, "bits": 64}]},
+        {"opened": [{"what": "values", "count": -1, "bits": 64, "to": None}]},
+        {"opened": [{"what": "values", "count": 1, "bits": 64, "to": 3}]},
     ):
         with pytest.raises(UsageError):
             a_record(**bad)

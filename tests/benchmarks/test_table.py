@@ -11,7 +11,7 @@ from rich.console import Console
 
 from tests.benchmarks.conftest import USUAL
 from tfe_bench.benchmarks.provenance import Machine
-from tfe_bench.benchmarks.records import Record, Seconds
+from tfe_bench.benchmarks.records import Record, RecordedOpening, Seconds
 from tfe_bench.benchmarks.table import human_bytes, human_seconds, print_learning, print_record
 
 VERSIONS = {
@@ -110,6 +110,13 @@ def test_long_texts_wrap_within_the_width(
 def _without_escapes(text: str) -> str:
     parts = text.split("\x1b[")
     return parts[0] + "".join(part.partition("m")[2] for part in parts[1:])
+
+
+def test_what_a_job_opened_is_shown() -> None:
+    rows = (RecordedOpening("comparisons", 780, 780, None), RecordedOpening("losses", 1, 64, 2))
+    text = render_record(a_record(opened=rows))
+    assert "\nopened         comparisons, 780 bits; losses, 64 bits, to party 2\n" in text
+    assert "\nopened         nothing\n" in render_record(a_record(opened=()))
 
 
 def test_the_breakdown_and_the_prediction_are_shown_where_they_were_measured() -> None:

@@ -209,6 +209,7 @@ def test_a_question_that_is_not_answered_with_yes_runs_nothing_and_ends_with_130
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     prompts: list[str] = []
+    job: Any = argparse.Namespace(explain=lambda: "the plan")
 
     def answered(question: str, answer: str) -> str:
         prompts.append(question)
@@ -217,7 +218,7 @@ def test_a_question_that_is_not_answered_with_yes_runs_nothing_and_ends_with_130
     for answer, code in (("n", 130), ("", 130), ("y", 0)):
         monkeypatch.setattr("builtins.input", functools.partial(answered, answer=answer))
         with common.command_progress_bar(argparse.Namespace(json=True)) as bar:
-            fits = stored_objects.is_job_confirmed(parsed, bar, "the plan", {})
+            fits = stored_objects.is_job_confirmed(parsed, bar, job, {})
         assert fits == (code == 0)
         assert code == 0 or stored_objects.unconfirmed_exit_code(parsed) == code
         assert ("nothing was run" in capsys.readouterr().err) == (code != 0)

@@ -14,6 +14,7 @@ from tfe_bench.arrays.plan import HANDLE, INPUT, REVEAL, ExpressionLeaf
 from tfe_bench.arrays.price import ExpressionPrice, count_plan_messages, price_expression_plan
 from tfe_bench.cluster import profiles
 from tfe_bench.cluster.pricing import predict_work_seconds
+from tfe_bench.protocols.session.openings import describe_openings
 
 _WORD = 8
 _MAX_SHOWN = 12
@@ -81,6 +82,7 @@ def explain_array(node: ExpressionNode, profile: str, counted: Counted = ((), ()
         f"MB. The largest array has {price.largest * _WORD / 1e6:,.3f} MB.",
         "The workers learn this list, the shapes and the public numbers in it, but no element. "
         f"Only this client learns the last value ({_spec_text(price.output_specs[0])}).",
+        f"The job {describe_openings(price.openings)}.",
     ]
     if counted[0]:
         lines.append(

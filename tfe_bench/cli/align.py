@@ -59,9 +59,7 @@ def run_align(arguments: argparse.Namespace) -> int:
             clients=arguments.allow,
             replace=arguments.replace,
         )
-        if not stored_objects.is_job_confirmed(
-            arguments, bar, alignment.explain(), alignment.order
-        ):
+        if not stored_objects.is_job_confirmed(arguments, bar, alignment, alignment.order):
             return stored_objects.unconfirmed_exit_code(arguments)
         started = time.perf_counter()
         aligned = alignment.run(bar.update)
@@ -69,6 +67,7 @@ def run_align(arguments: argparse.Namespace) -> int:
     summary = {
         **{key: aligned.about[key] for key in ("rows", "columns", "target", "classes", "made_of")},
         **{"name": aligned.name, "clients": arguments.allow},
+        "opened": common.encode_opened_values(alignment.opened),
         "seconds": seconds,
     }
     if arguments.json:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import io
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -178,15 +179,21 @@ def add_sealed_option(p: argparse.ArgumentParser) -> None:
 
 def set_opening_rules(client: Client, arguments: argparse.Namespace) -> None:
     """Apply --sealed to a client, and print what its jobs open to workers before they run."""
-    shown: set[Sequence[Opening]] = set()
+    from tfe_bench.protocols.session.openings import describe_openings
 
-    def print_openings(openings: Sequence[Opening]) -> None:
+    shown: set[Sequence[Opening] | None] = set()
+
+    def print_openings(openings: Sequence[Opening] | None) -> None:
         if openings not in shown:
             shown.add(openings)
-            listed = "; ".join(map(str, openings))
-            print(f"tfe_bench: this job opens to the workers: {listed}", file=sys.stderr)
+            print(f"tfe_bench: this job {describe_openings(openings)}", file=sys.stderr)
 
     client.sealed, client.on_openings = arguments.sealed, print_openings
+
+
+def encode_opened_values(openings: Iterable[Opening]) -> list[dict[str, Any]]:
+    """Return what a job opened to workers as JSON, with the fields of a record's "opened"."""
+    return [dataclasses.asdict(opening) for opening in openings]
 
 
 def add_cluster_options(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -180,6 +180,7 @@ def make_record(
         agreement=outcome.agreement,
         error=outcome.error,
         instruction_sets=_per_party_tuple(m["instruction_set"] for m in measured),
+        opened=tuple(records.RecordedOpening(*astuple(opening)) for opening in result.opened),
     )
 
 

@@ -168,6 +168,7 @@ def _output_job_result(arguments: argparse.Namespace, job: str, result: JobResul
         shown = {} if arguments.output else {k: v.tolist() for k, v in outputs.items()}
         shapes = {k: list(v.shape) for k, v in outputs.items()}
         summary = {"job": job, "shapes": shapes, "outputs": shown, "measured": result.measured}
+        summary["opened"] = common.encode_opened_values(result.opened)
         print(json.dumps(summary))
         return
     for name, value in outputs.items():

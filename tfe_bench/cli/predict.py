@@ -114,6 +114,7 @@ def run_predict(arguments: argparse.Namespace) -> int:
         "run_seconds": max(m["seconds"][0] for m in measured),
         "bytes_sent": [sum(m["payload"]) for m in measured],
         "rounds": measured_run_rounds(measured)[0],
+        "opened": common.encode_opened_values(result.opened),
     }
     if KEY in measured[0]:  # material of the model is made ahead of time
         summary["ahead"] = {

@@ -93,7 +93,7 @@ def run_relational(arguments: argparse.Namespace) -> int:
         shown["duckdb_seconds"] = round(seconds, 4)
         correct = truth.results_agree(question.sql, result, rows)
     outcome = job_record.JobOutcome(shown, correct, None, 0)
-    job = JobResult(measured=[dict(m) for m in result.measured])
+    job = JobResult(measured=[dict(m) for m in result.measured], opened=tuple(result.opened))
     return job_record.report_job_result("relational", arguments, cluster, job, outcome)
 
 

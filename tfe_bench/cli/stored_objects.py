@@ -9,10 +9,14 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cli import common
 from tfe_bench.errors import UsageError
+
+if TYPE_CHECKING:
+    from tfe_bench.models.datasets.alignment import Alignment
+    from tfe_bench.queries.client import Query
 
 
 def add_service_options(p: argparse.ArgumentParser, noun: str) -> None:
@@ -96,11 +100,16 @@ def add_confirm_options(p: argparse.ArgumentParser) -> None:
 
 
 def is_job_confirmed(
-    arguments: argparse.Namespace, bar: Any, description: str, header: Any
+    arguments: argparse.Namespace, bar: Any, job: Query | Alignment, header: Any
 ) -> bool:
     """Return True if the job may run: ask on a terminal; --explain only describes the job."""
+    description = job.explain()
+    if arguments.explain and arguments.json:
+        opens = common.encode_opened_values(job.price().openings)
+        print(json.dumps({"plan": header, "opens": opens, "text": description}))
+    elif arguments.explain:
+        print(description)
     if arguments.explain:
-        print(json.dumps({"plan": header, "text": description}) if arguments.json else description)
         return False
     unseen = arguments.yes or arguments.json or not (sys.stdin.isatty() and sys.stderr.isatty())
     return unseen or bool(bar.ask_question(description, "Run it? [y/N] "))

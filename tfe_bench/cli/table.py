@@ -175,6 +175,7 @@ def run_table(arguments: argparse.Namespace) -> int:
         "columns": {name: column.to_header() for name, column in report.columns.items()},
         "warnings": report.warnings,
         "clients": arguments.allow,
+        "opened": common.encode_opened_values(report.opened),
         "seconds": time.perf_counter() - started,
     }
     if arguments.json:
@@ -308,7 +309,7 @@ def run_query(arguments: argparse.Namespace) -> int:
         if arguments.texts is not None:
             known.show_texts(arguments.texts)
         query = known.sql(arguments.sql, max_rows=arguments.max_rows, rho=arguments.rho)
-        if not stored_objects.is_job_confirmed(arguments, bar, query.explain(), query.plan):
+        if not stored_objects.is_job_confirmed(arguments, bar, query, query.plan):
             return stored_objects.unconfirmed_exit_code(arguments)
         started = time.perf_counter()
         result = query.run(bar.update)
@@ -318,6 +319,7 @@ def run_query(arguments: argparse.Namespace) -> int:
     if arguments.json:
         sent = sum(sum(m["payload"]) for m in result.measured)
         summary = {"rows": result.listed(), "seconds": seconds, "bytes_sent": sent}
+        summary["opened"] = common.encode_opened_values(result.opened)
         summary |= {"noise": result.noise, "notes": list(result.notes)}
         print(json.dumps(summary))
     elif arguments.output is None:

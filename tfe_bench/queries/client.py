@@ -198,8 +198,10 @@ class StoredTables:
         words = {k: PrivateInput(v) for k, v in input_words.items()}
         parameters = StorageRequest(name, clients, replace, schema.to_header()).to_parameters()
         parse_table(parameters, [private_input_spec(k, v) for k, v in words.items()])
-        self._cluster.run("table_put", parameters, words, progress)
-        report = TableReport.from_columns(name, schema, encoded_columns, source_columns)
+        result = self._cluster.run("table_put", parameters, words, progress)
+        report = TableReport.from_columns(
+            name, schema, encoded_columns, source_columns, result.opened
+        )
         self._texts |= reading.texts_by_hash(
             {k: source_columns[k] for k, e in encoded_columns.items() if e.type == HASHES}
         )
@@ -391,4 +393,4 @@ def decode_query_result(
         tuple(notes.query_result_notes(plan, step_facts, tables)),
         notes.noise_deviations(plan, step_facts),
     )
-    return io.Result(types, columns, result.measured, *about)
+    return io.Result(types, columns, result.measured, *about, result.opened)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tfe_bench.cluster.ledger import format_privacy_loss
+from tfe_bench.protocols.session.openings import describe_openings
 from tfe_bench.queries import privacy
 from tfe_bench.queries.notes import query_result_notes
 from tfe_bench.queries.plan import QueryPlan
@@ -39,6 +40,7 @@ def explain_query_plan(
         f"The client learns {', '.join(n for n in last.columns if '?' not in n)} of the rows "
         f"of the result, {last.rows:,} at most.",
     ]
+    lines += describe_plan_openings(prices)
     lines += query_result_notes(plan, facts, tables)
     lines += _privacy_lines(facts, tables)
     hashed = [
@@ -81,6 +83,18 @@ def _privacy_lines(facts: Sequence[Relation], tables: Tables) -> list[str]:
             )
         lines.append("Every group is released, including groups without rows.")
     return lines
+
+
+def describe_plan_openings(prices: Sequence[Price]) -> list[str]:
+    """Describe what a run opens to the workers, for each network whose plan opens other values."""
+    texts = {price.profile: describe_openings(price.openings) for price in prices}
+    if len(set(texts.values())) == 1:
+        texts = {"": texts[prices[0].profile]}
+    average = ", as on average" if any(price.openings for price in prices) else ""
+    return [
+        f"A run{f' planned for {profile}' if profile else ''} {text}{average}."
+        for profile, text in texts.items()
+    ]
 
 
 def format_query_price_table(step_texts: Sequence[str], prices: Sequence[Price]) -> list[str]:

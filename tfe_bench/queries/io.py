@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import DataError, RangeError, UsageError, did_you_mean
+from tfe_bench.protocols.session.openings import Opening
 from tfe_bench.queries.reading import (
     Values,
     column_as_reals,
@@ -283,6 +284,7 @@ class Result:
         notes: sentences on dropped groups, the rules that drop them, and noise.
         noise: standard deviations of the noise under a privacy budget, by column: of its "value",
             or of an average's "number" and "sum".
+        opened: what became public to the workers.
     """
 
     types: Mapping[str, ColumnType]
@@ -290,6 +292,7 @@ class Result:
     measured: Sequence[Mapping[str, Any]] = ()
     notes: Sequence[str] = ()
     noise: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    opened: Sequence[Opening] = ()
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tfe_bench.protocols.session.openings import Opening
 from tfe_bench.queries.io import ColumnRounding, EncodedColumn, decode_column_element
 from tfe_bench.queries.reading import Values, column_to_list
 from tfe_bench.queries.schema import TableColumn, TableSchema
@@ -86,12 +87,14 @@ class TableReport:
         schema: its public header.
         columns: reports on its columns.
         shortened: columns of digits with leading zeros, which numbers do not keep.
+        opened: what the checks of the table made public to the workers.
     """
 
     name: str
     schema: TableSchema
     columns: Mapping[str, ColumnReport]
     shortened: tuple[str, ...] = ()
+    opened: tuple[Opening, ...] = ()
 
     @classmethod
     def from_columns(
@@ -100,11 +103,13 @@ class TableReport:
         schema: TableSchema,
         encoded_columns: Mapping[str, EncodedColumn],
         source_columns: Mapping[str, Values],
+        opened: tuple[Opening, ...] = (),
     ) -> TableReport:
         """Build the report of encoded columns.
 
         Args:
             source_columns: columns of the source.
+            opened: as the attribute.
         """
 
         def report_column(column: TableColumn, encoded: EncodedColumn) -> ColumnReport:
@@ -130,7 +135,7 @@ class TableReport:
                 isinstance(v, str) and _ZEROS.match(v) for v in column_to_list(source_columns[name])
             )
         ]
-        return cls(name, schema, columns, tuple(shortened))
+        return cls(name, schema, columns, tuple(shortened), opened)
 
     @property
     def warnings(self) -> list[str]:

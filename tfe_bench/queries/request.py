@@ -9,7 +9,7 @@ from typing import Any
 
 from tfe_bench.cluster import stored_shares
 from tfe_bench.cluster.jobs import InputSpec, reject_inputs
-from tfe_bench.cluster.schema import DerivingRequest, parsed_field
+from tfe_bench.cluster.schema import DerivingRequest, integer_field, parsed_field
 from tfe_bench.cluster.store import ShareStore
 from tfe_bench.cluster.stored import check_public_facts
 from tfe_bench.cluster.timing import TimedRequest
@@ -65,9 +65,16 @@ class QueryRequest(TimedRequest, DerivingRequest):
 
     Attributes:
         plan: the plan.
+        repeat: the number of timed runs; 0 for a single run that is not timed.
     """
 
     plan: QueryPlan = parsed_field(QueryPlan.from_header)
+    repeat: int = integer_field(1, 1000, default=0)
+
+    @property
+    def total_runs(self) -> int:
+        """The number of runs."""
+        return super().total_runs if self.repeat else 1
 
     def derive_relations(
         self, client: str, store: ShareStore

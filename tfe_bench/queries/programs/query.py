@@ -17,6 +17,7 @@ from tfe_bench.cluster.ledger import PrivacyLedger, PrivacyLossCharge, format_pr
 from tfe_bench.cluster.store import ShareStore
 from tfe_bench.cluster.stored import TABLE
 from tfe_bench.cluster.timing import measure_program_runs, run_recorded
+from tfe_bench.protocols.session.openings import repeat_openings
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables.relation import Relation
@@ -85,7 +86,8 @@ def estimate_query_size(
     tables, facts = request.derive_relations(client, store)
     price = price_query_plan(request.plan, facts, tables, request.profile)
     seconds = price.least_seconds
-    return Size(price.largest, price.sent_bytes, price.memory_bytes, seconds, price.openings)
+    openings = repeat_openings(price.openings, request.total_runs)
+    return Size(price.largest, price.sent_bytes, price.memory_bytes, seconds, openings)
 
 
 def query_graph_key(plan_header: Mapping[str, Any], tables: Mapping[str, TableAccess]) -> str:
@@ -136,7 +138,7 @@ def run_query(context: Context) -> dict[str, Shared]:
         )
         return execute.run_query_plan(party, plan, facts, setting)
 
-    if "repeat" in context.parameters:
+    if request.repeat:
         result = measure_program_runs(
             context, f"planned for {profile}", lambda p: execute_plan(lambda f, _: p(f))
         )
