@@ -273,6 +273,7 @@ def trio(
     more = [
         EntryPoint("plain", "tests.cluster.programs:PROGRAM", jobs.GROUP),
         EntryPoint("batched", "tests.cluster.programs:BATCHED", jobs.GROUP),
+        EntryPoint("opening", "tests.cluster.programs:OPENING", jobs.GROUP),
     ]
     extensions.list_checkout_entry_points = lambda group: (  # type: ignore[assignment]
         *registered(group),

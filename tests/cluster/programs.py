@@ -1,4 +1,4 @@
-"""Programs for tests: an empty one, large output, a wait, a failure, a product, batches."""
+"""Programs for tests: an empty one, large output, a wait, a failure, a product, batches, reveal."""
 
 from __future__ import annotations
 
@@ -54,7 +54,20 @@ def _run_plain(context: Context) -> Mapping[str, Shared]:
     return outputs
 
 
+def _run_opening(context: Context) -> Mapping[str, Shared]:
+    """Reveal the input, or look up its first elements in it after a shuffle."""
+    from tfe_bench.protocols.order import lookup
+    from tfe_bench.protocols.session import io
+
+    party, x = context.party, context.inputs["x"]
+    if context.parameters["how"] == "reveal":
+        party.function(lambda x: io.reveal(party, x))(x)
+        return {}
+    return {"y": lookup.lookup_shuffled(party, x.map(lambda a: a[:, None]), x.map(lambda a: a[:3]))}
+
+
 PROGRAM: Program[Any] = Program("plain", _run_plain, late=True)
 BATCHED: Program[Any] = Program(
     "batched", _run_plain, together=lambda request, inputs: inputs[0].shape[0]
 )
+OPENING: Program[Any] = Program("opening", _run_opening)

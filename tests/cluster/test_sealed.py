@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.cluster.conftest import Trio
 from tests.refusals import raises
+from tfe_bench.cluster.job_results import JobResultCollector, _check_same_openings
 from tfe_bench.cluster.jobs import DECLARED, NOTHING
 from tfe_bench.cluster.launch import LocalCluster
 from tfe_bench.cluster.policy import WorkerPolicy
@@ -15,6 +18,8 @@ from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.errors import PolicyError, ProtocolError
 from tfe_bench.protocols.session.openings import (
     SHUFFLED_COMPARISONS,
+    SHUFFLED_POSITIONS,
+    VALUES,
     Opening,
     decode_openings,
     encode_openings,
@@ -51,6 +56,51 @@ def test_a_sealed_job_that_would_open_is_refused_before_it_runs(sealed: LocalClu
     assert "780 of them, 780 bits" in str(error.value)
     result = sealed.run("sort", {"algorithm": "network"}, KEYS)
     np.testing.assert_array_equal(result.outputs["keys"], np.arange(40))
+
+
+@pytest.mark.parametrize(
+    ("how", "kinds"),
+    [("reveal", {VALUES}), ("lookup", {SHUFFLED_COMPARISONS, SHUFFLED_POSITIONS})],
+)
+def test_a_program_that_declares_nothing_runs_unsealed_alone(
+    trio: Trio, how: str, kinds: set[str]
+) -> None:
+    client, x = trio.client("analyst"), {"x": PrivateInput(np.arange(8))}
+    announced: list[Any] = []
+    client.on_openings, client.sealed = announced.append, True
+    with raises(PolicyError, "opening-not-permitted"):
+        client.run("opening", {"how": how}, x)
+    client.sealed = False
+    result = client.run("opening", {"how": how}, x)
+    assert {opening.what for opening in result.opened} == kinds and announced == [None]
+
+
+@pytest.mark.parametrize("party", range(3))
+@pytest.mark.parametrize("other", [(), None, (replace(OPENED[0], to=1),)])
+def test_workers_that_state_different_openings_end_the_job(
+    shared_cluster: LocalCluster, party: int, other: Any
+) -> None:
+    announced: list[Any] = []
+    collector = JobResultCollector(shared_cluster.config, None, announced.append)
+    stated = {p: other if p == party else OPENED for p in range(3)}
+    with raises(ProtocolError, "inconsistent-results", operation="openings"):
+        _check_same_openings(stated)
+    for first in range(2):
+        collector._accept(first, stated[first])
+    with raises(ProtocolError, "inconsistent-results", operation="openings"):
+        collector._accept(2, stated[2])
+    assert not announced and not collector._admitted.is_set()
+
+
+def test_the_largest_of_three_averages_is_announced(shared_cluster: LocalCluster) -> None:
+    announced: list[Any] = []
+    collector = JobResultCollector(shared_cluster.config, None, announced.append)
+    larger = (replace(OPENED[0], count=781, bits=781),)
+    for party, stated in enumerate((OPENED, larger, OPENED)):
+        collector._accept(party, stated)
+    assert announced == [larger] and collector._admitted.is_set()
+    with raises(ProtocolError, "inconsistent-results", operation="openings"):
+        _check_same_openings({0: OPENED, 1: larger, 2: OPENED})
 
 
 def test_an_operator_refuses_jobs_that_open(shared_cluster: LocalCluster) -> None:
