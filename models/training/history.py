@@ -15,7 +15,6 @@ from tfe_bench.models.training.evaluate import LARGEST_WEIGHT
 from tfe_bench.models.training.state import list_training_state_specs
 from tfe_bench.models.training.training_job import RANGE, TrainingJob, training_state_name
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
-from tfe_bench.protocols.session.openings import Opening
 
 if TYPE_CHECKING:
     from tfe_bench.models.convert.tables import Table
@@ -50,11 +49,6 @@ class History:
     result: JobResult = field(repr=False)
     table: Table | None = None
     checked: str = ""
-
-    @property
-    def opened(self) -> tuple[Opening, ...]:
-        """The values that the training made public to the workers."""
-        return self.result.opened
 
 
 def build_training_history(job: TrainingJob, result: JobResult) -> History:

@@ -25,6 +25,7 @@ from tfe_bench.protocols.session.openings import SHUFFLED_COMPARISONS, SHUFFLED_
 
 Job = Callable[[LocalCluster], object]
 X, Y = draw_data()
+OPERATIONS: Any = tfe
 
 
 def _submit(program: str, parameters: dict[str, Any], **inputs: np.ndarray[Any, Any]) -> Job:
@@ -80,7 +81,7 @@ def _provide(cluster: LocalCluster) -> None:
 
 
 def _look_up(cluster: LocalCluster) -> None:
-    tfe.gather(cluster.private(np.arange(8) + 5), cluster.private(np.arange(4))).reveal()
+    OPERATIONS.gather(cluster.private(np.arange(8) + 5), cluster.private(np.arange(4))).reveal()
 
 
 def _keep(cluster: LocalCluster) -> None:
@@ -131,7 +132,7 @@ OPENING: dict[str, tuple[str, Job, set[str]]] = {
     "all-pairs sort": ("sort", _sort("all-pairs"), {SHUFFLED_COMPARISONS}),
     "sorted array": (
         "compute",
-        lambda c: tfe.sort(c.private(np.arange(9))).reveal(),
+        lambda c: OPERATIONS.sort(c.private(np.arange(9))).reveal(),
         {SHUFFLED_COMPARISONS},
     ),
     "select": ("query", _query("select v from long order by v limit 3"), {SHUFFLED_COMPARISONS}),
