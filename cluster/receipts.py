@@ -245,7 +245,7 @@ def parse_line(blob: bytes, party: int) -> Line:
         raise ValueError("it is not JSON") from None
     if not is_canonical:
         raise ValueError("it is not in the form in which workers write")
-    kind = value.get("kind")
+    kind = str(value.get("kind"))
     try:
         number, before, at, signature = (value.pop(name) for name in _SIGNED_FIELDS)
         if set(value) != _FIELDS[kind] or not _BODY_CHECKS[kind](value):

@@ -17,7 +17,7 @@ import pytest
 from tests.cluster.conftest import Trio, wait_until
 from tests.cluster.endings import INPUTS, end_by_leaving, end_in_failure
 from tests.refusals import raises
-from tfe_bench import clusters, tables
+from tfe_bench import tables
 from tfe_bench.cluster import receipts, wire
 from tfe_bench.cluster.job_receipts import JobReceipt
 from tfe_bench.cluster.launch import LocalCluster
@@ -26,7 +26,7 @@ from tfe_bench.cluster.receipts import JOB, PEERS, Line
 from tfe_bench.cluster.requests import JobResult, PrivateInput
 from tfe_bench.cluster.worker import receipts as worker_receipts
 from tfe_bench.cluster.worker.receipt_file import list_receipt_files
-from tfe_bench.errors import ProtocolError, TfeBenchError
+from tfe_bench.errors import PolicyError, ProtocolError, TfeBenchError
 
 LIMITS = {"max_elements": 1000}
 
@@ -41,8 +41,8 @@ def _lines(trio: Trio, party: int, kind: str, job: str | None = None) -> list[di
     """Return a worker's lines of a kind, and of one job."""
     lines = [line for path in _files(trio, party) for _, line, _ in read_receipt_lines(path)]
     bodies = [dict(line.body) for line in lines if line.body["kind"] == kind]
-    name = (lambda body: body["job"]) if kind == PEERS else (lambda body: body["facts"]["job"])
-    return [body for body in bodies if job in (None, name(body))]
+    names = [body["job"] if kind == PEERS else body.get("facts", {})["job"] for body in bodies]
+    return [body for body, name in zip(bodies, names, strict=True) if job in (None, name)]
 
 
 def _recorded_codes(trio: Trio, party: int, job: str) -> dict[int, str]:
@@ -295,28 +295,43 @@ def test_a_cluster_without_tls_has_unverified_receipts() -> None:
 
 
 def test_a_querys_receipt_names_tables_rights_and_the_charged_budget(
-    monkeypatch: pytest.MonkeyPatch,
+    trio: Trio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("sqlglot")
-    with clusters.LocalCluster() as cluster:
-        found: list[JobResult] = []
-        run = cluster.run
-        monkeypatch.setattr(cluster, "run", lambda *a, **k: found.append(run(*a, **k)) or found[-1])
-        db = tables(cluster)
-        rows = {"k": list(range(40)), "v": list(range(40))}
-        bounds = {"k": "int[0,63]", "v": "int[0,100]"}
-        db.put("t", rows, types=bounds, unique=["k"])
-        put = found[-1].receipt
-        assert put is not None
-        [row] = put.facts["stored"]
-        assert row[:3] == ["table", "t", "local"] and row[4] == "stored"
-        assert put.facts["recipients"] == []
-        db.sql("select sum(v) s from t").run()
-        query = found[-1].receipt
-        assert query is not None and query.facts["recipients"] == ["local"]
-        [used] = query.facts["stored"]
-        assert used[:3] == ["table", "t", "local"] and used[4] == "owner"
-        assert used[3] == row[3]
+    received: list[JobResult] = []
+
+    def open_tables(name: str) -> Any:
+        client = trio.client(name)
+        run = client.run
+
+        def keep_result(*arguments: Any, **more: Any) -> JobResult:
+            received.append(run(*arguments, **more))
+            return received[-1]
+
+        monkeypatch.setattr(client, "run", keep_result)
+        return tables(client)
+
+    rows = {"k": list(range(40)), "v": list(range(40))}
+    bounds = {"k": "int[0,63]", "v": "int[0,100]"}
+    open_tables("analyst").put(
+        *("visits", rows), types=bounds, clients=["guest"], rights=["v:aggregate"], budget="0.5"
+    )
+    put = received[-1].receipt
+    assert put is not None and put.facts["recipients"] == [] and put.facts["client"] == "analyst"
+    [row] = put.facts["stored"]
+    assert row[:3] == ["table", "visits", "analyst"] and row[4:] == ["stored"]
+    guest = open_tables("guest")
+    guest.sql("select sum(v) s from visits", rho="0.125").run()
+    query = received[-1].receipt
+    assert query is not None and query.facts["recipients"] == ["guest"]
+    assert query.facts["charged"] == {"visits": "0.125"}
+    [used] = query.facts["stored"]
+    assert used == ["table", "visits", "analyst", row[3], "by name", "v:aggregate"]
+    with raises(PolicyError, "missing-right"):
+        guest.sql("select k from visits", rho="0.1").run()
+    for party in range(3):
+        [body] = _lines(trio, party, JOB, query.facts["job"])
+        assert body["facts"]["charged"] == {"visits": "0.125"}
 
 
 def test_receipts_have_public_types_alone(trio: Trio) -> None:

@@ -394,7 +394,8 @@ def test_a_worker_killed_at_the_begin_of_a_file_continues(tmp_path: Path) -> Non
     books.run_job()
     assert _chain(books, 0).notes and len(books.files(0)) == 1
     # nothing but half a line
-    books = Books(tmp_path / "other") if (tmp_path / "other").mkdir() is None else books
+    (tmp_path / "other").mkdir()
+    books = Books(tmp_path / "other")
     books.close()
     books.files(0)[0].write_bytes(b"{")
     books.start()
