@@ -411,6 +411,7 @@ CODES = {
     "type-mismatch": "Operands or columns have unsuitable or different types.",
     "unbounded-step": "The settings of an optimizer allow steps without a bound.",
     "undeclared-cost": "A protocol does not declare its cost to a party that counts.",
+    "undeclared-slot": "A protocol sends a message that its site does not declare.",
     "unexpected-activation": "A loss from logits does not allow an activation at the model's end.",
     "unexpected-bits": "An operation on numbers received private bits.",
     "unexpected-caller": "This member may not make this call.",

@@ -11,6 +11,7 @@ from tfe_bench.cluster.barrier import wait_at_worker_barrier
 from tfe_bench.cluster.jobs import Context, InputSpec, Program, reject_inputs
 from tfe_bench.cluster.schema import Request, integer_field
 from tfe_bench.lazy_tensorflow import tf
+from tfe_bench.protocols.session import slots
 from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
@@ -58,7 +59,9 @@ def measure_channel(context: Context) -> dict[str, Shared]:
     def exchange_chain(kind: str) -> Any:
         def build(x: tf.Tensor) -> tf.Tensor:
             for _ in range(count):
-                s = party.site(kind)
+                s = party.site(
+                    kind, slots={0: slots.declare_exchanged(), 1: slots.declare_exchanged()}
+                )
                 if s.is_dealer:
                     continue
                 if kind == "exchange":
@@ -75,7 +78,7 @@ def measure_channel(context: Context) -> dict[str, Shared]:
         return build
 
     def send_bulk(x: tf.Tensor) -> tf.Tensor:
-        s = party.site("bulk")
+        s = party.site("bulk", slots={0: slots.declare_exchanged(), 1: slots.declare_exchanged()})
         if s.is_e1:
             s.send(x, s.e2)
             return s.recv([1], s.e2, slot=1)

@@ -11,6 +11,7 @@ from tfe_bench.cluster.barrier import wait_at_worker_barrier
 from tfe_bench.cluster.jobs import Context, InputSpec, Program, reject_inputs
 from tfe_bench.cluster.schema import Request, integer_field
 from tfe_bench.lazy_tensorflow import tf
+from tfe_bench.protocols.session import slots
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -69,7 +70,11 @@ def time_worker_links(context: Context) -> dict[str, Shared]:
 
     def ping_pair(pair: tuple[int, int]) -> Any:
         def build(x: tf.Tensor) -> tf.Tensor:
-            s = party.site("ping", dealer=3 - sum(pair))
+            s = party.site(
+                "ping",
+                dealer=3 - sum(pair),
+                slots=dict.fromkeys(range(2 * count), slots.declare_exchanged()),
+            )
             if s.is_dealer:
                 return x
             for i in range(0, 2 * count, 2):
@@ -85,7 +90,13 @@ def time_worker_links(context: Context) -> dict[str, Shared]:
 
     def send_to_both(sender: int) -> Any:
         def build(x: tf.Tensor) -> tf.Tensor:
-            s = party.site("bulk", dealer=sender)
+            to_peers = [(slots.D, slots.E1), (slots.D, slots.E2)]
+            from_peers = [(receiver, sender) for sender, receiver in to_peers]
+            s = party.site(
+                "bulk",
+                dealer=sender,
+                slots={0: slots.declare_sent(*to_peers), 1: slots.declare_sent(*from_peers)},
+            )
             if s.is_dealer:
                 for peer in (s.e1, s.e2):
                     s.send(x, peer)
@@ -99,7 +110,11 @@ def time_worker_links(context: Context) -> dict[str, Shared]:
 
     def send_to_peer(pair: tuple[int, int]) -> Any:
         def build(x: tf.Tensor) -> tf.Tensor:
-            s = party.site("pair bulk", dealer=3 - sum(pair))
+            s = party.site(
+                "pair bulk",
+                dealer=3 - sum(pair),
+                slots={0: slots.declare_exchanged(), 1: slots.declare_exchanged()},
+            )
             if party.index == pair[0]:
                 s.send(x, pair[1])
                 return s.recv([1], pair[1], slot=1)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfe_bench.protocols.ring import compare, convert, logic, masked
-from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session import slots, tensor_ops
 from tfe_bench.protocols.session.cost import words_for_bits
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
@@ -56,7 +56,11 @@ def sum_weighted_planes(
     Rounds: 1 online (2 total). Bits sent: D 64 per bit, E1, E2 64 per element.
     """
     n = math.prod(shape)
-    s = party.site("weighed", dealer=bits.dealer)
+    s = party.site(
+        "weighed",
+        dealer=bits.dealer,
+        slots={0: slots.declare_dealt(), 1: slots.declare_exchanged()},
+    )
     share = convert.b2a_shares(s, bits, [len(weights), n], 0, 0)
     if not s.is_dealer:
         share = tensor_ops.reshape(

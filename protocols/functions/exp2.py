@@ -23,7 +23,7 @@ from tfe_bench.protocols.functions.exp_one_round import (
     share_exp_product,
 )
 from tfe_bench.protocols.ring import masked
-from tfe_bench.protocols.session import sizes, tensor_ops
+from tfe_bench.protocols.session import slots, tensor_ops
 from tfe_bench.protocols.session.cost import Cost, packed_bits
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
@@ -101,17 +101,25 @@ def exp2(
         y = Shared(m, None, None, t.dealer, scale, 1, width % masked.RING)
         return y, Shared(tensor_ops.symbolic_result(sums_shape, m), None, None, t.dealer, scale)
     form = _PowerOfTwo(t.ring_bits, scale, _MANTISSA, _OFFSET, softmax=True)
-    s = party.site("exp2", form, width, dealer=t.dealer)
+    s = party.site(
+        "exp2",
+        form,
+        width,
+        dealer=t.dealer,
+        slots={
+            0: slots.declare_dealt(MODULUS_BITS, unit=slots.WORD),
+            1: slots.declare_exchanged(width),
+            2: slots.declare_exchanged(),
+        },
+    )
     share = total = None
     if s.is_dealer:
         deal_factor(s, form, t, "one-round", 0)
     else:
-        share, _ = share_exp_product(s, form, t, "one-round", 4 * sizes.tensor_size(t.any))
+        share, _ = share_exp_product(s, form, t, "one-round")
         total = tensor_ops.reduce_sum(rows(share), -1)
     rows_shape = tensor_ops.dynamic_shape(rows(t.any))[:-1]
     return (
-        masked.exchange_masked(
-            s, share, tensor_ops.dynamic_shape(t.any), 1, 1, scale=scale, width=width
-        ),
+        masked.exchange_masked(s, share, tensor_ops.dynamic_shape(t.any), 1, 1, scale=scale),
         masked.exchange_masked(s, total, rows_shape, 2, 2, scale=scale),
     )

@@ -16,7 +16,7 @@ from typing import Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import masked
-from tfe_bench.protocols.session import ops, sizes, tensor_ops
+from tfe_bench.protocols.session import ops, sizes, slots, tensor_ops
 from tfe_bench.protocols.session.counting import CostSite
 from tfe_bench.protocols.session.party import K1, Party, Site
 from tfe_bench.protocols.session.sharing import Shared
@@ -116,17 +116,21 @@ class OneRound(ExponentForm):
         modulus with an order of 2^9 and the omission of the wrap bit are this project's.
         """
         scale = self.fractional_bits
-        s = party.site("exp_one_round", self, dealer=x.dealer)
+        s = party.site(
+            "exp_one_round",
+            self,
+            dealer=x.dealer,
+            slots={
+                0: slots.declare_dealt(MODULUS_BITS, unit=slots.WORD),
+                1: slots.declare_exchanged(self.ring_bits),
+            },
+        )
         y = None
         if s.is_dealer:
             deal_factor(s, self, x, "one-round", 0)
         else:
-            y, _ = share_exp_product(
-                s, self, x, "one-round", 4 * (sizes.tensor_size(x.any) // x.limbs)
-            )
-        return masked.exchange_masked(
-            s, y, tensor_ops.dynamic_shape(x.any), 1, 1, scale=scale, width=self.ring_bits
-        )
+            y, _ = share_exp_product(s, self, x, "one-round")
+        return masked.exchange_masked(s, y, tensor_ops.dynamic_shape(x.any), 1, 1, scale=scale)
 
 
 def exp_attributes(s: Site, form: Any, name: str, limbs: int, point: int = 0) -> dict[str, Any]:
@@ -152,19 +156,14 @@ def deal_factor(s: Site, form: Any, x: Shared, name: str, point: int) -> None:
     s.send(message, s.e2, slot=0, run_ahead=True)
 
 
-def share_exp_product(
-    s: Site, form: Any, x: Shared, name: str, dealt: Any, point: int = 0
-) -> tuple[Any, Any]:
-    """Return an evaluator's additive share of e^x, and (prime form) whether it was below p / 2.
-
-    Args:
-        dealt: words of the dealer's message.
-    """
+def share_exp_product(s: Site, form: Any, x: Shared, name: str, point: int = 0) -> tuple[Any, Any]:
+    """Return an evaluator's additive share of e^x, and (prime form) whether it was below p / 2."""
+    n = sizes.tensor_size(x.any) // x.limbs
     if isinstance(s, CostSite):
-        return s.count_dealt(64 * dealt, x.any.shape, x), None
+        return s.count_dealt(s.find_slot(0).count_bits(n), x.any.shape, x), None
     y, low = ops.module().tfe_bench_exp_share(
         m=x.m,
-        dealt=s.receive_dealt(dealt),
+        dealt=s.receive_dealt(n),
         **exp_attributes(s, form, name, x.limbs, point),
     )
     return y, low

@@ -14,7 +14,7 @@ from tfe_bench.protocols.functions import exp_one_round
 from tfe_bench.protocols.functions.exp_one_round import LN2, MARGIN
 from tfe_bench.protocols.ring import arithmetic, compare, convert, masked
 from tfe_bench.protocols.ring import wide_arithmetic as ring
-from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session import slots, tensor_ops
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party, Site
@@ -111,17 +111,22 @@ class Pade:
                 Cost(8 * w, 4 * w, 4 * w, rounds=1, with_dealing=2), x.any.shape, x, *bits
             )
             return [Shared(m, None, None, x.dealer, f if i == 0 else 0, limbs) for i in range(4)]
-        s = party.site("pade_factors", f, dealer=x.dealer)
+        s = party.site(
+            "pade_factors",
+            f,
+            dealer=x.dealer,
+            slots={
+                i: (slots.declare_dealt if i < 8 else slots.declare_exchanged)(self.ring_bits)
+                for i in range(12)
+            },
+        )
         shape = tensor_ops.dynamic_shape(x.any)
         masked_bits = [
             convert.unpack_bits_to_ring_elements(b, shape, limbs) for b in bits
         ]  # at the dealer: beta
         # (the evaluators' products of masked bits are not used)
         both = [tf.bitwise.bitwise_and(masked_bits[j], masked_bits[k]) for j, k in PRODUCTS]
-        masks = [
-            masked.deal(s, b, shape, i, i, self.ring_bits)
-            for i, b in enumerate([*masked_bits, *both])
-        ]
+        masks = [masked.deal(s, b, shape, i, i) for i, b in enumerate([*masked_bits, *both])]
         shares: list[Any] = [None] * 4
         if not s.is_dealer:
             b = [
@@ -142,9 +147,7 @@ class Pade:
                 shares.append(_share_powers_of_two(s, [(b[j], j), (b[k], k)], product, limbs))
             shares.append(_share_powers_of_two(s, [(b[4], 4)], None, limbs))
         return [
-            masked.exchange_masked(
-                s, y, shape, 8 + i, 8 + i, scale=0 if i else f, width=self.ring_bits
-            )
+            masked.exchange_masked(s, y, shape, 8 + i, 8 + i, scale=0 if i else f)
             for i, y in enumerate(shares)
         ]
 

@@ -15,7 +15,7 @@ from tfe_bench.protocols.functions import exp_one_round
 from tfe_bench.protocols.functions.exp_one_round import LN2, ExponentForm
 from tfe_bench.protocols.ring import masked
 from tfe_bench.protocols.ring import wide_arithmetic as ring
-from tfe_bench.protocols.session import ops, sizes
+from tfe_bench.protocols.session import ops, sizes, slots
 from tfe_bench.protocols.session.cost import Cost, packed_bits
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import K1, K2, Party
@@ -77,7 +77,17 @@ class Prime(ExponentForm):
                 Cost(2 * w, sent, sent, rounds=2, with_dealing=3), x.any.shape, x
             )
             return Shared(m, None, None, x.dealer, self.fractional_bits, limbs)
-        s = party.site("exp_prime", self, dealer=x.dealer)
+        s = party.site(
+            "exp_prime",
+            self,
+            dealer=x.dealer,
+            slots={
+                0: slots.declare_dealt(self.ring_bits, unit=slots.WORD),
+                1: slots.declare_exchanged(1),
+                2: slots.declare_dealt(self.ring_bits),
+                3: slots.declare_exchanged(self.ring_bits),
+            },
+        )
         shape = tf.shape(x.any, out_type=tf.int64)
         n = sizes.tensor_size(x.any) // limbs
         y = below = product = None
@@ -96,8 +106,8 @@ class Prime(ExponentForm):
             a, b = (low_bit(s.mask(key, 1, sizes.vector_shape(n))) for key in (K1, K2))
             product = to_elements(a * b)
         else:
-            y, below = exp_one_round.share_exp_product(s, self, x, "prime", n * limbs, self.point)
-        ab = masked.deal(s, product, shape, 2, 2, self.ring_bits)
+            y, below = exp_one_round.share_exp_product(s, self, x, "prime", self.point)
+        ab = masked.deal(s, product, shape, 2, 2)
         if not s.is_dealer:
             own_message = s.apply_mask(below, s.own_key, 1, "xor")
             received = s.swap(ops.module().tfe_bench_pack_words(x=own_message, width=1), slot=1)
@@ -126,8 +136,7 @@ class Prime(ExponentForm):
             )
             if s.is_e2:
                 y = ring.subtract_ring_elements(y, ring.encode_ring_constant(top, limbs), limbs)
-        scale = self.fractional_bits
-        return masked.exchange_masked(s, y, shape, 3, 3, scale=scale, width=self.ring_bits)
+        return masked.exchange_masked(s, y, shape, 3, 3, scale=self.fractional_bits)
 
 
 def _small_numbers_to_ring_elements(small: object, shape: object, limbs: int) -> object:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from tfe_bench.protocols.functions import exp_one_round
 from tfe_bench.protocols.ring import convert, masked
 from tfe_bench.protocols.ring.checks import check_private_64bit_tensor
-from tfe_bench.protocols.session import ops, sizes, tensor_ops
+from tfe_bench.protocols.session import ops, sizes, slots, tensor_ops
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
@@ -39,7 +39,12 @@ def select_exp(party: Party, bits: MaskedBits, x: Shared) -> Shared:
     if isinstance(party, CostParty):
         dealt = 64 * WORDS * x.shape.num_elements()
         return party.count_exchange(x.shape, dealt, bits, x, scale=x.fractional_bits)
-    s = party.site("select_exp", form, dealer=x.dealer)
+    s = party.site(
+        "select_exp",
+        form,
+        dealer=x.dealer,
+        slots={0: slots.declare_dealt(64 * WORDS, unit=slots.WORD), 1: slots.declare_exchanged()},
+    )
     attributes = exp_one_round.exp_attributes(s, form, "one-round", x.limbs)
     y = None
     if s.is_dealer:
@@ -48,7 +53,7 @@ def select_exp(party: Party, bits: MaskedBits, x: Shared) -> Shared:
         )
         s.send(message, s.e2, 0, run_ahead=True)
     else:
-        dealt = s.receive_dealt(WORDS * sizes.tensor_size(x.m))
+        dealt = s.receive_dealt(sizes.tensor_size(x.m))
         y = ops.module().tfe_bench_exp_select_share(
             masked_bits=bits.masked, m=x.m, dealt=dealt, **attributes
         )

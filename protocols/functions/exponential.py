@@ -24,7 +24,7 @@ from tfe_bench.protocols.functions import exp_one_round, exp_pade, exp_prime, ex
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, masked
 from tfe_bench.protocols.ring import wide_arithmetic as ring
 from tfe_bench.protocols.ring.checks import check_choice, check_private
-from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session import slots, tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -118,8 +118,18 @@ def _clamp_exp_result(
         outside = logic.xor_bits(below, above)  # at most one of them is 1
         constants.append((above, at_high))
     keep = logic.invert_bits(outside)
-    scale, width = y.fractional_bits, y.ring_bits
-    s = party.site("exp_clamp", low, high, clamp_high, dealer=x.dealer)
+    s = party.site(
+        "exp_clamp",
+        low,
+        high,
+        clamp_high,
+        dealer=x.dealer,
+        slots={
+            **convert.list_injection_slots(y.limbs),
+            **{2 + i: slots.declare_dealt(64 * y.limbs) for i in range(len(constants))},
+            4: slots.declare_exchanged(y.ring_bits),
+        },
+    )
     shape = tensor_ops.dynamic_shape(y.any)
     z = convert.inject_shares(s, keep, y, tensor=0, slot=0)
     for i, (bits, value) in enumerate(constants):
@@ -129,7 +139,7 @@ def _clamp_exp_result(
                 share, ring.encode_ring_constant(value, y.limbs), y.limbs
             )
             z = ring.add_ring_elements(z, added, y.limbs)
-    return masked.exchange_masked(s, z, shape, 4, 4, scale=scale, width=width)
+    return masked.exchange_masked(s, z, shape, 4, 4, scale=y.fractional_bits)
 
 
 def choose_exp_form(

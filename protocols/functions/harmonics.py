@@ -23,10 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tfe_bench.errors import UsageError
-from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.ring import masked
 from tfe_bench.protocols.ring.checks import check_private_word_tensor
-from tfe_bench.protocols.session import ops, sizes, tensor_ops
+from tfe_bench.protocols.session import ops, sizes, slots, tensor_ops
 from tfe_bench.protocols.session.cost import packed_bits
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
@@ -135,7 +134,15 @@ def evaluate_series(
     if isinstance(party, CostParty):
         dealt = rows * packed_bits(x.shape.num_elements(), modulus)
         return party.count_exchange(x.shape, dealt, x, scale=fractional_bits, width=bits)
-    s = party.site(name, series, f, fractional_bits, bits, dealer=x.dealer)
+    s = party.site(
+        name,
+        series,
+        f,
+        fractional_bits,
+        bits,
+        dealer=x.dealer,
+        slots={0: slots.declare_dealt(modulus, times=rows), 1: slots.declare_exchanged(bits)},
+    )
     kernels = ops.module()
     attributes: dict[str, Any] = {
         **s.kernel_attributes(0),
@@ -150,13 +157,12 @@ def evaluate_series(
         message = kernels.tfe_bench_harmonics_deal(l1=x.l1, l2=x.l2, **attributes)
         s.send(message, s.e2, 0, run_ahead=True)
     else:
-        n = sizes.tensor_size(x.m)
         share = kernels.tfe_bench_harmonics_share(
             m=x.m,
-            dealt=s.receive_dealt(rows * ((n * modulus + 7) // 8), 0, tf.uint8),
+            dealt=s.receive_dealt(sizes.tensor_size(x.m)),
             weights=list(series.weights),
             drop=drop,
             **attributes,
         )
     shape = tensor_ops.dynamic_shape(x.any)
-    return masked.exchange_masked(s, share, shape, 1, 1, scale=fractional_bits, width=bits)
+    return masked.exchange_masked(s, share, shape, 1, 1, scale=fractional_bits)

@@ -38,7 +38,7 @@ from tfe_bench.protocols.functions.normalize_plan import (
 )
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, masked
 from tfe_bench.protocols.ring.checks import check_private_64bit_tensor
-from tfe_bench.protocols.session import sizes, tensor_ops
+from tfe_bench.protocols.session import sizes, slots, tensor_ops
 from tfe_bench.protocols.session.cost import Cost, packed_bits
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.graph_ops import get_raw_op
@@ -103,8 +103,8 @@ class SegmentSelector:
     """Telescoped sums over the bits of one stage, as shares at the evaluators.
 
     Args:
-        width: of the dealt bits: at least that of every sum taken.
-        tensor, slot: number of the dealt mask and of its message.
+        tensor, slot: number of the dealt mask and of its message, whose width is at least that of
+            every sum taken.
 
     Attributes:
         stacked_shape: the shape with an axis of cuts before it.
@@ -113,7 +113,7 @@ class SegmentSelector:
     """
 
     def __init__(
-        self, s: Site, bits: MaskedBits, cuts: int, shape: Any, width: int, tensor: int, slot: int
+        self, s: Site, bits: MaskedBits, cuts: int, shape: Any, tensor: int, slot: int
     ) -> None:
         self._s = s
         self.stacked_shape = _prepend_axis(cuts, shape)
@@ -123,7 +123,7 @@ class SegmentSelector:
             self.stacked_shape,
         )
         self._known = all_bits  # beta at D, the masked bit at the evaluators
-        self._beta = masked.deal(s, all_bits, self.stacked_shape, tensor, slot, width)
+        self._beta = masked.deal(s, all_bits, self.stacked_shape, tensor, slot)
 
     def select_constants(self, values: Sequence[int]) -> Any:
         """Return shares of the constant of x's segment. No message."""
@@ -136,7 +136,7 @@ class SegmentSelector:
         last = tensor_ops.constant(to_signed_word(values[-1]))
         return tensor_ops.add(total, last) if self._s.is_e2 else total
 
-    def select_values(self, pieces: SegmentMaps, width: int, tensor: int, slot: int) -> Any:
+    def select_values(self, pieces: SegmentMaps, tensor: int, slot: int) -> Any:
         """Return shares mod 2^width of the linear map of x's segment.
 
         With d_j = pieces[j] - pieces[j+1] it is pieces[-1] + sum_j b_j d_j (convert.inject).
@@ -145,11 +145,10 @@ class SegmentSelector:
         s, steps, last = self._s, pieces.steps, pieces.last
         if s.is_dealer:
             lam = tensor_ops.add(steps.l1, steps.l2)
-            masked.deal(
-                s, tensor_ops.mul(self._known, lam), self.stacked_shape, tensor, slot, width
-            )
+            product = tensor_ops.mul(self._known, lam)
+            masked.deal(s, product, self.stacked_shape, tensor, slot)
             return None
-        products = masked.deal(s, None, self.stacked_shape, tensor, slot, width)
+        products = masked.deal(s, None, self.stacked_shape, tensor, slot)
         crossed = tensor_ops.sub(tensor_ops.mul(steps.m, self._beta), products)
         flipped = tensor_ops.mul(tensor_ops.bit_signs(self._known), crossed)
         if s.is_e1:
@@ -265,30 +264,35 @@ def normalize_to_mantissa(
                 running = _make_symbolic_mantissa(m, x.dealer, factor.width - dropped_bits)
             x, previous_bits = _make_symbolic_mantissa(m, x.dealer, stage.width - narrowed), bits
             continue
-        s = party.site("normalize", stage, center, factor, dealer=x.dealer)
-        selector = SegmentSelector(s, bits, cuts, shape, max(stage.width, factor.width), 0, 0)
-        y = selector.select_values(map_normalization_segments(x, stage), stage.width, 1, 1)
+        stage_slots = {
+            0: slots.declare_dealt(max(stage.width, factor.width)),
+            1: slots.declare_dealt(stage.width),
+            4: slots.declare_exchanged(stage.width - narrowed),
+        }
+        if i and (final or not factor.additive):
+            stage_slots[2] = slots.declare_dealt(factor.width)
+        if final or not factor.additive:
+            stage_slots[3] = slots.declare_exchanged(factor.width - dropped_bits)
+        s = party.site("normalize", stage, center, factor, dealer=x.dealer, slots=stage_slots)
+        selector = SegmentSelector(s, bits, cuts, shape, 0, 0)
+        y = selector.select_values(map_normalization_segments(x, stage), 1, 1)
         u = None
         if factor.additive and final:
             u = selector.select_constants(factor.stages[i])
             if previous_bits is not None:
-                coarse = SegmentSelector(
-                    s, previous_bits, len(plan.stages[0].cuts), shape, factor.width, 2, 2
-                )
+                coarse = SegmentSelector(s, previous_bits, len(plan.stages[0].cuts), shape, 2, 2)
                 coarse_constants = coarse.select_constants(factor.stages[0])
                 u = None if u is None else u + coarse_constants
         elif not factor.additive and i == 0:
             u = selector.select_constants(factor.stages[0])
         elif not factor.additive:
             assert running is not None
-            u = selector.select_values(
-                multiply_by_segment_factors(running, factor.stages[i]), factor.width, 2, 2
-            )
+            u = selector.select_values(multiply_by_segment_factors(running, factor.stages[i]), 2, 2)
         if final or not factor.additive:
             u = masked.truncate_shares(s, u, dropped_bits)
-            running = masked.exchange_masked(s, u, shape, 3, 3, width=factor.width - dropped_bits)
+            running = masked.exchange_masked(s, u, shape, 3, 3)
         y = masked.truncate_shares(s, y, narrowed)
-        x = masked.exchange_masked(s, y, shape, 4, 4, width=stage.width - narrowed)
+        x = masked.exchange_masked(s, y, shape, 4, 4)
         previous_bits = bits
     assert running is not None
     return arithmetic.add_constant(x, -center), running

@@ -32,7 +32,7 @@ from tfe_bench.protocols.ring.checks import (
     check_known_shape,
     check_private_word_tensor,
 )
-from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session import slots, tensor_ops
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -199,7 +199,19 @@ def evaluate_pieces(
     if isinstance(party, CostParty):
         dealt = convert.bit_injection_dealt_bits(count * n, ring_bits=ring) + 64 * count * n
         return party.count_exchange(shape, dealt, below, lifted_x, scale=RESULT_BITS)
-    s = party.site(name, pieces, f, width, ring, dealer=x.dealer)
+    s = party.site(
+        name,
+        pieces,
+        f,
+        width,
+        ring,
+        dealer=x.dealer,
+        slots={
+            **convert.list_injection_slots(ring_bits=ring),
+            1: slots.declare_dealt(),
+            2: slots.declare_exchanged(),
+        },
+    )
     products = convert.inject_shares(s, below, repeat_knot_rows(lifted_x), 0, 0, extend_ring=True)
     ones = convert.b2a_shares(s, below, tf.constant([count, n], tf.int64), 5, 1)
     share = None

@@ -31,7 +31,7 @@ from typing import Any
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions.approximation import Approximation
 from tfe_bench.protocols.ring import arithmetic, masked
-from tfe_bench.protocols.session import ops, sizes, slices, tensor_ops
+from tfe_bench.protocols.session import ops, sizes, slices, slots, tensor_ops
 from tfe_bench.protocols.session.counting import CostSite
 from tfe_bench.protocols.session.party import K1, Party, Site
 from tfe_bench.protocols.session.sharing import Shared
@@ -78,6 +78,11 @@ class Plan:
     def dealt_words(self) -> int:
         """Dealt words per element."""
         return -(-self.dealt_bits // 64)
+
+    @property
+    def dealt_slot(self) -> slots.Slot:
+        """The dealer's message."""
+        return slots.declare_dealt(64 * self.dealt_words, unit=slots.WORD)
 
     def kernel_attributes(self) -> dict[str, Any]:
         """Return the attributes that both kernels need."""
@@ -204,13 +209,13 @@ def share_polynomial(s: Site, p: Plan, factors: Sequence[Shared], tensor: int, s
 
     Args:
         factors: factors of one shape.
-        tensor, slot: number of the dealt mask and of its message.
+        tensor, slot: number of the dealt mask and of its message, `p.dealt_slot`.
 
     Rounds: 0 online (1 total). Bits sent: D 64 * p.dealt_words per element.
     """
     if isinstance(s, CostSite):
         first = factors[0].any
-        dealt = 64 * p.dealt_words * first.shape.num_elements()
+        dealt = s.find_slot(slot).count_bits(first.shape.num_elements())
         return s.count_dealt(dealt, first.shape, *factors)
     named = {**s._named(K1, tensor), **p.kernel_attributes()}
     if s.is_dealer:
@@ -219,7 +224,7 @@ def share_polynomial(s: Site, p: Plan, factors: Sequence[Shared], tensor: int, s
         s.send(message, s.e2, slot, run_ahead=True)
         return None
     return ops.module().tfe_bench_polynomial_share(
-        dealt=s.receive_dealt(sizes.tensor_size(factors[0].m), slot, width=p.dealt_words),
+        dealt=s.receive_dealt(sizes.tensor_size(factors[0].m), slot, in_rows=True),
         m=[x.m for x in factors],
         coefficients=p.coefficient_words(),
         drop=p.drop,
@@ -254,10 +259,16 @@ def evaluate_polynomial(
     """
     check_polynomial_factors(name, p, factors)
     first = factors[0]
-    s = party.site(name, p, fractional_bits, dealer=first.dealer)
+    s = party.site(
+        name,
+        p,
+        fractional_bits,
+        dealer=first.dealer,
+        slots={0: p.dealt_slot, 1: slots.declare_exchanged(p.out_bits)},
+    )
     y = share_polynomial(s, p, factors, tensor=0, slot=0)
     shape = tensor_ops.dynamic_shape(first.any)
-    return masked.exchange_masked(s, y, shape, 1, 1, scale=fractional_bits, width=p.out_bits)
+    return masked.exchange_masked(s, y, shape, 1, 1, scale=fractional_bits)
 
 
 def plan_polyval(coefficients: Sequence[float], bits: int, x_bits: int, f: int) -> Plan:

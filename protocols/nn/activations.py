@@ -38,7 +38,7 @@ from tfe_bench.protocols.ring import (
     truncation,
 )
 from tfe_bench.protocols.ring.checks import check_fractional_bits_range, check_private_64bit_tensor
-from tfe_bench.protocols.session import slices, tensor_ops
+from tfe_bench.protocols.session import slices, slots, tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -194,7 +194,13 @@ def _select_activation_magnitude(
 
     Rounds: 1 online, 2 in total. Bits sent: D 256, E1, E2 64 per element each.
     """
-    s = party.site("magnitude", f, dealer=x.dealer)
+    injection = convert.list_injection_slots()
+    s = party.site(
+        "magnitude",
+        f,
+        dealer=x.dealer,
+        slots={0: injection[0], 1: injection[0], 2: slots.declare_exchanged()},
+    )
     a, b = convert.inject_shares(s, right, x, 0, 0), convert.inject_shares(s, left, x, 2, 1)
     share = None if s.is_dealer else a - b
     return masked.exchange_masked(s, share, tensor_ops.dynamic_shape(x.any), 4, 2, scale=f)
@@ -209,7 +215,18 @@ def _combine_sigmoid_halves(
     each.
     """
     f_out = h.fractional_bits
-    s = party.site("sigmoid", f, dealer=h.dealer)
+    injection = convert.list_injection_slots(ring_bits=h.ring_bits)
+    s = party.site(
+        "sigmoid",
+        f,
+        dealer=h.dealer,
+        slots={
+            0: injection[0],
+            1: injection[0],
+            2: slots.declare_dealt(),
+            3: slots.declare_exchanged(),
+        },
+    )
     shape = tensor_ops.dynamic_shape(h.any)
     a = convert.inject_shares(s, left, h, 0, 0, extend_ring=True)
     b = convert.inject_shares(s, right, h, 5, 1, extend_ring=True)

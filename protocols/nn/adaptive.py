@@ -25,7 +25,7 @@ from tfe_bench.protocols.functions import approximation, normalize, polynomial
 from tfe_bench.protocols.functions.normalize_plan import Cut, Segment, Stage
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import checks, masked, rotation
-from tfe_bench.protocols.session import ops, sizes, tensor_ops
+from tfe_bench.protocols.session import ops, sizes, slots, tensor_ops
 from tfe_bench.protocols.session.cost import Cost, packed_bits
 from tfe_bench.protocols.session.counting import CostParty, Private, cost_of
 from tfe_bench.protocols.session.party import Party
@@ -134,7 +134,20 @@ def _select_variance_segment(
             Shared(m, None, None, x.dealer, 0, 1, width),
             Shared(m, None, None, x.dealer, 0, 1, _FACTOR_WIDTH),
         )
-    s = party.site("adaptive_select", stage, tuple(factors), drop, u is None, dealer=x.dealer)
+    widths = _variance_field_widths(stage, u is not None)
+    s = party.site(
+        "adaptive_select",
+        stage,
+        tuple(factors),
+        drop,
+        u is None,
+        dealer=x.dealer,
+        slots={
+            0: slots.declare_dealt(*widths, times=len(stage.cuts)),
+            1: slots.declare_exchanged(width),
+            2: slots.declare_exchanged(_FACTOR_WIDTH),
+        },
+    )
     attributes = {
         **s.kernel_attributes(),
         "ring": x.ring_bits,
@@ -157,22 +170,20 @@ def _select_variance_segment(
         )
         s.send(message, s.e2, 0, run_ahead=True)
     else:
-        n, widths = sizes.tensor_size(x.m), _variance_field_widths(stage, u is not None)
-        length = sum(len(stage.cuts) * ((n * w + 7) // 8) for w in widths)
         y, f = ops.module().tfe_bench_select_share(
             masked_bits=bits.masked,
             m=x.m,
             part=x.l1 if s.is_e1 else x.l2,
             um=empty if u is None else u.m,
             upart=empty if u is None else u.l1 if s.is_e1 else u.l2,
-            dealt=s.receive_dealt(length, 0, tf.uint8),
+            dealt=s.receive_dealt(sizes.tensor_size(x.m)),
             drop=drop,
             **attributes,
         )
     shape = tensor_ops.dynamic_shape(x.any)
     return (
-        masked.exchange_masked(s, y, shape, 3, 1, width=width),
-        masked.exchange_masked(s, f, shape, 4, 2, width=_FACTOR_WIDTH),
+        masked.exchange_masked(s, y, shape, 3, 1),
+        masked.exchange_masked(s, f, shape, 4, 2),
     )
 
 
@@ -205,7 +216,14 @@ def lifted_product(party: Party, x: Shared, y: Shared) -> Shared:
         return party.count_exchange(
             x.shape, 64 * n + 3 * packed_bits(n, RING - k), x, y, scale=scale
         )
-    s = party.site("lifted_product", k, x.fractional_bits, y.fractional_bits, dealer=x.dealer)
+    s = party.site(
+        "lifted_product",
+        k,
+        x.fractional_bits,
+        y.fractional_bits,
+        dealer=x.dealer,
+        slots={0: slots.declare_dealt(RING, *[RING - k] * 3), 1: slots.declare_exchanged()},
+    )
     attributes = {**s.kernel_attributes(), "ring": k}
     mask_number = 4
     product_share = None
@@ -215,14 +233,12 @@ def lifted_product(party: Party, x: Shared, y: Shared) -> Shared:
         )
         s.send(message, s.e2, 0, run_ahead=True)
     else:
-        n = sizes.tensor_size(x.m)
-        length = 8 * n + 3 * ((n * (RING - k) + 7) // 8)
         product_share = ops.module().tfe_bench_lifted_product_share(
             x=x.m,
             xpart=x.l1 if s.is_e1 else x.l2,
             y=y.m,
             ypart=y.l1 if s.is_e1 else y.l2,
-            dealt=s.receive_dealt(length, 0, tf.uint8),
+            dealt=s.receive_dealt(sizes.tensor_size(x.m)),
             mask=mask_number,
             **attributes,
         )

@@ -44,7 +44,7 @@ from tfe_bench.protocols.ring import (
     truncation,
 )
 from tfe_bench.protocols.ring.products import BilinearShareProduct, exchange_sum
-from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session import slots, tensor_ops
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
@@ -198,7 +198,12 @@ def _subtract_largest(party: Party, x: Shared, hot: MaskedBits) -> Shared:
     constant = tf.zeros([n], tf.int64) if hot.masked is None else tf.ones([n], tf.int64)
     joined_bits = logic.pack_bits(tf.concat([logic.unpack_bits(hot), constant], 0)[None])[0]
     all_bits = logic.replace_packed_bit_words(hot, joined_bits, 2 * n)
-    s = party.site("below_largest", drop, dealer=x.dealer)
+    s = party.site(
+        "below_largest",
+        drop,
+        dealer=x.dealer,
+        slots={**convert.list_injection_slots(ring_bits=64 - drop), 1: slots.declare_exchanged()},
+    )
     twice = x.map(lambda a: tf.stack([a, a]))
     y = convert.inject_shares(s, all_bits, twice, 0, 0, drop=drop)
     share = None if s.is_dealer else y[1] - tf.reduce_sum(y[0], axis=0)

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from tfe_bench.protocols.functions import piecewise, polynomial
 from tfe_bench.protocols.ring import compare, convert, masked
-from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session import slots, tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -38,7 +38,18 @@ def relu_minus_terms(
     """
     f = x.fractional_bits
     plans = tuple(plan for plan, _ in terms)
-    s = party.site(name, plans, f, dealer=x.dealer)
+    term_slots = {1 + i: plan.dealt_slot for i, plan in enumerate(plans)}
+    s = party.site(
+        name,
+        plans,
+        f,
+        dealer=x.dealer,
+        slots={
+            **convert.list_injection_slots(),
+            **term_slots,
+            1 + len(plans): slots.declare_exchanged(),
+        },
+    )
     share = convert.inject_shares(s, negative, x, 0, 0, negated=True)
     for i, (plan, values) in enumerate(terms):
         term = polynomial.share_polynomial(s, plan, values, 2 + i, 1 + i)

@@ -19,7 +19,7 @@ from tfe_bench.protocols.functions import approximation, polynomial
 from tfe_bench.protocols.nn import gated
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, masked
 from tfe_bench.protocols.ring.checks import check_fractional_bits_range, check_private_64bit_tensor
-from tfe_bench.protocols.session import slices, tensor_ops
+from tfe_bench.protocols.session import slices, slots, tensor_ops
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
@@ -165,7 +165,17 @@ def _activation_residual_arguments(
         n = x.shape.num_elements()
         arguments = party.count_exchange([2, n], 576 * n, *is_below, x, scale=x.fractional_bits)
         return arguments.map(operator.itemgetter(0)), arguments.map(operator.itemgetter(1))
-    s = party.site("gelu_parts", residual.step, dealer=x.dealer)
+    injection = convert.list_injection_slots()
+    s = party.site(
+        "gelu_parts",
+        residual.step,
+        dealer=x.dealer,
+        slots={
+            **dict.fromkeys(range(4), injection[0]),
+            4: slots.declare_dealt(),
+            5: slots.declare_exchanged(),
+        },
+    )
     shape = tensor_ops.dynamic_shape(x.any)
     dealt = [
         convert.inject_shares(s, bits, x, 2 * i, i)

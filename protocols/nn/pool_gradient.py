@@ -20,8 +20,7 @@ from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, masked, shapes, small_ring
 from tfe_bench.protocols.ring.checks import check_private_64bit_tensor, check_private_word_tensor
 from tfe_bench.protocols.ring.conv import Pair, pooling_positions
-from tfe_bench.protocols.session import ops, tensor_ops
-from tfe_bench.protocols.session.cost import packed_bits
+from tfe_bench.protocols.session import ops, slots, tensor_ops
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
@@ -318,34 +317,31 @@ def unpool_gradient(party: Party, choice: PoolChoice, g: Shared, drop: int) -> S
             expected=list(windows.pooled_shape),
         )
     scale = g.fractional_bits - drop
+    # (padded windows fill whole words, so that the fields of cells are packed as one)
+    cells = len(windows.order)
+    dealt_slot = slots.declare_dealt(64, drop, *[64, 64, drop] * cells)
     if isinstance(party, CostParty):
-        return party.count_exchange(
-            windows.image, _unpooling_dealt_bits(windows, drop), choice.bits, g, scale=scale
-        )
-    s = party.site("unpool", drop, windows, dealer=g.dealer)
+        dealt_bits = dealt_slot.count_bits(windows.padded_windows)
+        return party.count_exchange(windows.image, dealt_bits, choice.bits, g, scale=scale)
+    s = party.site(
+        "unpool",
+        drop,
+        windows,
+        dealer=g.dealer,
+        slots={0: dealt_slot, 1: slots.declare_exchanged()},
+    )
     kernels, share = ops.module(), None
     attributes = {"call": s.ctx, "site": s.number, "dealer": s.dealer, "drop": drop}
-    attributes |= {"cells": len(windows.order), "width": windows.padded_windows}
+    attributes |= {"cells": cells, "width": windows.padded_windows}
     if s.is_dealer:
         message = kernels.tfe_bench_unpool_deal(
             beta=choice.bits.beta, l1=g.l1, l2=g.l2, **attributes
         )
         s.send(message, s.e2, 0, run_ahead=True)
     else:
-        dealt = s.receive_dealt(_unpooling_dealt_bits(windows, drop) // 8, 0, tf.uint8)
+        dealt = s.receive_dealt(windows.padded_windows)
         cell_shares = kernels.tfe_bench_unpool_share(
             masked_bits=choice.bits.masked, m=g.m, dealt=dealt, **attributes
         )
         share = kernels.tfe_bench_place_cells(x=cell_shares, **windows.op_attributes)
     return masked.exchange_masked(s, share, tf.constant(windows.image, tf.int64), 5, 1, scale=scale)
-
-
-def _unpooling_dealt_bits(g: PoolingGeometry, drop: int) -> int:
-    """Return the bits of the dealer's message."""
-    n = len(g.order) * g.padded_windows
-    return (
-        64 * g.padded_windows
-        + packed_bits(g.padded_windows, drop)
-        + 2 * 64 * n
-        + packed_bits(n, drop)
-    )

@@ -30,7 +30,7 @@ from tfe_bench.protocols.ring.checks import (
     check_private_64bit_tensor,
     check_private_word_tensor,
 )
-from tfe_bench.protocols.session import slices, tensor_ops
+from tfe_bench.protocols.session import slices, slots, tensor_ops
 from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
@@ -364,7 +364,12 @@ def _select_extreme_with_index(
     value = sum_one_hot_selected(party, hot, x)
     if not index:
         return value, None
-    s = party.site("index", width, dealer=x.dealer)
+    s = party.site(
+        "index",
+        width,
+        dealer=x.dealer,
+        slots={0: slots.declare_dealt(), 1: slots.declare_exchanged()},
+    )
     y = convert.b2a_shares(s, hot, [width, rows], 0, 0)
     if not s.is_dealer:
         y = tensor_ops.reduce_sum(y * np.arange(width, dtype=np.int64)[:, None], axis=0)
@@ -379,7 +384,11 @@ def sum_one_hot_selected(party: Party, hot: MaskedBits, x: Shared) -> Shared:
     """
     check_private_word_tensor("pick", x)
     convert.check_inject("pick", hot, x)
-    s = party.site("pick", dealer=x.dealer)
+    s = party.site(
+        "pick",
+        dealer=x.dealer,
+        slots={**convert.list_injection_slots(), 2: slots.declare_exchanged()},
+    )
     y = convert.inject_shares(s, hot, x, 0, 0)
     if not s.is_dealer:
         y = tensor_ops.reduce_sum(y, axis=0)

@@ -20,7 +20,7 @@ from typing import Any
 from tfe_bench.errors import UsageError
 from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.ring import masked
-from tfe_bench.protocols.session import ops, sizes, tensor_ops, wide
+from tfe_bench.protocols.session import ops, sizes, slots, tensor_ops, wide
 from tfe_bench.protocols.session.cost import Cost, packed_bits
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.packing import pack_ring_words, receive_packed_ring_words
@@ -148,7 +148,19 @@ def apply_permutation(
         return [replace(c, m=m.like(shape)) for c, shape in zip(columns, shapes, strict=True)]
 
     is_fresh = factors is None
-    s = party.site("shuffle", is_fresh, tuple(c.ring_bits for c in columns), dealer=dealer)
+    column_slots: dict[int, slots.Slot] = {}
+    for c, x in enumerate(columns):
+        width = _shuffled_element_bits(x)
+        column_slots[3 * c] = slots.declare_dealt(width)
+        column_slots[3 * c + 1] = slots.declare_sent((slots.E2, slots.E1), width=width)
+        column_slots[3 * c + 2] = slots.declare_exchanged(width)
+    s = party.site(
+        "shuffle",
+        is_fresh,
+        tuple(c.ring_bits for c in columns),
+        dealer=dealer,
+        slots=column_slots,
+    )
     known_factors = (
         _draw_permutation_factors(s, _row_count_and_length(columns[0].any))
         if factors is None
@@ -184,9 +196,7 @@ def apply_permutation(
             )
         if positions is not None:
             shape = _replace_row_length(shape, sizes.tensor_size(positions))
-        permuted = masked.exchange_masked(
-            s, y, shape, fresh, 3 * c + 2, scale=x.fractional_bits, width=width
-        )
+        permuted = masked.exchange_masked(s, y, shape, fresh, 3 * c + 2, scale=x.fractional_bits)
         result.append(replace(permuted, bits=x.bits))
     return result
 
@@ -234,7 +244,22 @@ def apply_inverse(
             dealer_learns=True,
         ).with_exchanged_masks()
         return [replace(c, m=m.like(shape)) for c, shape in zip(columns, shapes, strict=True)]
-    s = party.site("undo", tuple(c.ring_bits for c in columns), begin, dealer=dealer)
+    routes = (
+        [(slots.E1, slots.E2)],
+        [(slots.E2, slots.D)],
+        [(slots.E2, slots.D), (slots.D, slots.E2)],
+    )
+    s = party.site(
+        "undo",
+        tuple(c.ring_bits for c in columns),
+        begin,
+        dealer=dealer,
+        slots={
+            3 * c + i: slots.declare_sent(*route, width=x.ring_bits)
+            for c, x in enumerate(columns)
+            for i, route in enumerate(routes)
+        },
+    )
     q0, q1, q2 = (
         None
         if p is None

@@ -17,7 +17,7 @@ from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import convert, masked
 from tfe_bench.protocols.ring.checks import check_private_64bit_tensor, is_integer_between
 from tfe_bench.protocols.ring.truncation import MAX_DROPPED_BITS
-from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session import slots, tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -60,7 +60,13 @@ def inject_truncated(
     """
     _check_injection(bits, x, drop)
     scale = x.fractional_bits - drop
-    s = party.site("inject_truncated", drop, negated, dealer=x.dealer)
+    s = party.site(
+        "inject_truncated",
+        drop,
+        negated,
+        dealer=x.dealer,
+        slots={**convert.list_injection_slots(ring_bits=RING - drop), 1: slots.declare_exchanged()},
+    )
     share = convert.inject_shares(s, bits, x, 0, 0, negated=negated, output_mask=MASKS, drop=drop)
     return masked.exchange_masked(
         s, share, tensor_ops.dynamic_shape(x.any), MASKS, 1, scale=scale, is_masked=True

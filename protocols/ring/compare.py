@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from tfe_bench.errors import UsageError
 from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.ring import arithmetic
-from tfe_bench.protocols.session import ops, sizes, tensor_ops, wide
+from tfe_bench.protocols.session import ops, sizes, slots, tensor_ops, wide
 from tfe_bench.protocols.session.cost import Cost, words_for_bits
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
@@ -88,6 +88,19 @@ class ComparisonPlan:
             for level in self.groups
             for g, r in enumerate(level)
         )
+
+    def list_slots(self, absorb: bool) -> slots.Slots:
+        """Return the messages of a comparison; `absorb` as in `msb_of_planes`."""
+        exchanges = {
+            1 + level: slots.declare_exchanged(
+                1, times=2 * self.node_count(level) - 1, unit=slots.WORD
+            )
+            for level in range(self.exchange_count)
+        }
+        return {
+            0: slots.declare_dealt(1, times=self.dealt_bits + absorb, unit=slots.WORD),
+            **exchanges,
+        }
 
     @property
     def total_bits(self) -> int:
@@ -213,7 +226,15 @@ def msb_of_planes(
             _comparison_plan_cost(plan, n, absorb), n, planes, dealer=dealer
         )
         return EvaluatorBits(share, None, n, dealer)
-    s = party.site("msb", plan.bits, plan.widths, plan.groups, absorb, dealer=dealer)
+    s = party.site(
+        "msb",
+        plan.bits,
+        plan.widths,
+        plan.groups,
+        absorb,
+        dealer=dealer,
+        slots=plan.list_slots(absorb),
+    )
     kernels = ops.module()
     attributes = {
         "call": s.ctx,
@@ -229,9 +250,7 @@ def msb_of_planes(
         message, top = kernels.tfe_bench_lut_deal(lam_planes=planes, **attributes)
         s.send(message, s.e2, slot=0, run_ahead=True)
         return EvaluatorBits(None, None if absorb else top, n, dealer)
-    dealt = s.receive_dealt(
-        (sizes.static_value(n) + 63) // 64 * (plan.dealt_bits + (1 if absorb else 0))
-    )
+    dealt = s.receive_dealt(sizes.static_value(n))
     node_share = kernels.tfe_bench_lut_exchange(m_planes=planes, dealt=dealt, **attributes)
     for level in range(plan.exchange_count):
         other = s.swap(node_share, slot=1 + level)

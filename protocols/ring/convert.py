@@ -16,11 +16,13 @@ import numpy as np
 from tfe_bench.errors import UsageError
 from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.ring import arithmetic, logic, masked
-from tfe_bench.protocols.session import ops, sizes, tensor_ops, wide
+from tfe_bench.protocols.session import ops, sizes, slots, tensor_ops, wide
 from tfe_bench.protocols.session.cost import Cost, packed_bits, words_for_bits
 from tfe_bench.protocols.session.counting import CostParty, CostSite
 from tfe_bench.protocols.session.party import K1, K2, Party, Site
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
+
+_BIT_EXCHANGE = {0: slots.declare_exchanged(1, unit=slots.WORD)}
 
 
 def mask_bits(party: Party, bits: EvaluatorBits) -> MaskedBits:
@@ -31,7 +33,7 @@ def mask_bits(party: Party, bits: EvaluatorBits) -> MaskedBits:
     if isinstance(party, CostParty):
         masked_bits = party.count_bit_messages(_bit_masking_cost(bits.n), bits.n, bits)
         return MaskedBits(masked_bits, None, bits.n, bits.dealer)
-    s = party.site("mask_bits", dealer=bits.dealer)
+    s = party.site("mask_bits", dealer=bits.dealer, slots=_BIT_EXCHANGE)
     masked_bits = beta = None
     if s.is_dealer:
         beta = tensor_ops.xor(*_draw_bit_masks(s, bits))
@@ -83,20 +85,17 @@ def unpack_bits_to_ring_elements(bits: MaskedBits, shape: Any, limbs: int = 1) -
     return tensor_ops.reshape(ones, shape)
 
 
-def b2a_shares(
-    s: Site, bits: MaskedBits, shape: Any, tensor: int, slot: int, width: int = masked.RING
-) -> Any:
+def b2a_shares(s: Site, bits: MaskedBits, shape: Any, tensor: int, slot: int) -> Any:
     """Return the evaluators' additive shares of bits, before the exchange; None at the dealer.
 
     Args:
         shape: public, of n elements.
-        tensor, slot: number of the dealt mask and of its message.
-        width: bits of the ring.
+        tensor, slot: number of the dealt mask and of its message, whose width is that of the ring.
 
     Rounds: 0 online (1 total). Bits sent: D width per bit.
     """
     known = unpack_bits_to_ring_elements(bits, shape)
-    share = masked.deal(s, known, shape, tensor, slot, width)
+    share = masked.deal(s, known, shape, tensor, slot)
     if s.is_dealer:
         return None
     y = tensor_ops.mul(tensor_ops.bit_signs(known), share)
@@ -115,10 +114,15 @@ def b2a(party: Party, bits: MaskedBits, shape: Any = None, width: int = masked.R
     if isinstance(party, CostParty):
         dealt = packed_bits(bits.n, width)
         return party.count_exchange([bits.n] if shape is None else shape, dealt, bits, width=width)
-    s = party.site("b2a", width, dealer=bits.dealer)
+    s = party.site(
+        "b2a",
+        width,
+        dealer=bits.dealer,
+        slots={0: slots.declare_dealt(width), 1: slots.declare_exchanged(width)},
+    )
     shape = sizes.vector_shape(bits.n) if shape is None else tf.cast(shape, tf.int64)
-    share = b2a_shares(s, bits, shape, 0, 0, width)
-    return masked.exchange_masked(s, share, shape, 1, 1, width=width)
+    share = b2a_shares(s, bits, shape, 0, 0)
+    return masked.exchange_masked(s, share, shape, 1, 1)
 
 
 def inject_shares(
@@ -145,7 +149,7 @@ def inject_shares(
     Args:
         bits: in the row-major order of x's elements.
         tensor, slot: number of the first dealt mask (2 of them; 5 with extend_ring) and of the
-            message (2 messages with 2 limbs).
+            message (2 messages with 2 limbs), declared by `list_injection_slots`.
         negated: use 1 - b instead of b.
         output_mask: number of the mask under which the share is sent (64-bit words only).
         drop: compute b * x / 2^drop (backward.py), where x is of Z_2^(64-drop) and extended.
@@ -158,7 +162,8 @@ def inject_shares(
     check_inject("inject", bits, x, extend_ring)
     k = x.ring_bits if extend_ring else 64 - drop
     if isinstance(s, CostSite):
-        dealt = bit_injection_dealt_bits(x.shape.num_elements(), x.limbs, k)
+        n = x.shape.num_elements()
+        dealt = sum(s.find_slot(slot + limb).count_bits(n) for limb in range(x.limbs))
         return s.count_dealt(dealt, x.any.shape, bits, x)
     if x.limbs == 2:
         assert output_mask is None and not negated and not drop
@@ -170,13 +175,11 @@ def inject_shares(
         )
         s.send(message, s.e2, slot, run_ahead=True)
         return None
-    n = sizes.tensor_size(x.m)
-    wraps = 0 if k == 64 else 3 * ((n * (64 - k) + 7) // 8)
     return ops.module().tfe_bench_inject_share(
         masked_bits=bits.masked,
         m=x.m,
         part=x.l1 if s.is_e1 else x.l2,
-        dealt=s.receive_dealt(16 * n + wraps, slot, tf.uint8),
+        dealt=s.receive_dealt(sizes.tensor_size(x.m), slot),
         n=bits.n,
         mask=-1 if output_mask is None else output_mask,
         negate=negated,
@@ -228,8 +231,8 @@ def _wide_inject_shares(s: Site, bits: MaskedBits, x: Shared, tensor: int, slot:
     known = unpack_bits_to_ring_elements(bits, shape, 2)
     masked_bits = known[..., :1]
     product = wide.add(x.l1, x.l2) * masked_bits if s.is_dealer else None
-    b = masked.deal(s, known, shape, tensor, slot, masked.WIDE)
-    bl = masked.deal(s, product, shape, tensor + 1, slot + 1, masked.WIDE)
+    b = masked.deal(s, known, shape, tensor, slot)
+    bl = masked.deal(s, product, shape, tensor + 1, slot + 1)
     if s.is_dealer:
         return None
     part = x.l1 if s.is_e1 else x.l2
@@ -258,7 +261,17 @@ def inject(
     """
     check_inject("inject", bits, x, extend_ring)
     ring = 0 if extend_ring else x.bits
-    s = party.site("inject", x.ring_bits, negated, extend_ring, dealer=x.dealer)
+    s = party.site(
+        "inject",
+        x.ring_bits,
+        negated,
+        extend_ring,
+        dealer=x.dealer,
+        slots={
+            **list_injection_slots(x.limbs, x.ring_bits if extend_ring else 64),
+            2: slots.declare_exchanged(64 * x.limbs),
+        },
+    )
     last = 7  # after the dealt masks
     if x.limbs == 2:
         share = inject_shares(s, logic.invert_bits(bits) if negated else bits, x, tensor=0, slot=0)
@@ -273,16 +286,26 @@ def inject(
         last,
         2,
         scale=x.fractional_bits,
-        width=64 * x.limbs,
         is_masked=x.limbs == 1,
     )
     return replace(y, bits=ring)
 
 
+def list_injection_slots(limbs: int = 1, ring_bits: int = 64, slot: int = 0) -> slots.Slots:
+    """Return the dealt messages of `inject_shares`, by their numbers from `slot` on.
+
+    Args:
+        ring_bits: bits of x's ring with extend_ring, 64 - drop with bits to drop, else 64.
+    """
+    if limbs == 2:
+        return dict.fromkeys((slot, slot + 1), slots.declare_dealt(masked.WIDE))
+    wraps = [64 - ring_bits] * 3 if ring_bits < 64 else []
+    return {slot: slots.declare_dealt(64, 64, *wraps)}
+
+
 def bit_injection_dealt_bits(n: int, limbs: int = 1, ring_bits: int = 64) -> int:
     """Return the bits D sends for `inject` of n elements; ring_bits k < 64 with extend_ring."""
-    wraps = 3 * packed_bits(n, 64 - ring_bits) if ring_bits < 64 else 0
-    return 128 * limbs * n + wraps
+    return sum(slot.count_bits(n) for slot in list_injection_slots(limbs, ring_bits).values())
 
 
 def select(party: Party, bits: MaskedBits, x: Shared, y: Shared) -> Shared:
@@ -326,7 +349,7 @@ def extend_to_wide(party: Party, x: Shared, shift: int, exchanges: int | None = 
     if isinstance(party, CostParty):
         lifted = party.count_messages(_bit_masking_cost(t.n), [*x.shape, 2], t, x)
         return Shared(lifted, None, None, x.dealer, x.fractional_bits, 2, 65 + shift)
-    s = party.site("extend", shift, dealer=x.dealer)
+    s = party.site("extend", shift, dealer=x.dealer, slots=_BIT_EXCHANGE)
     shape = tensor_ops.dynamic_shape(x.any)
     masked_bits = None if s.is_dealer else _exchange_masked(s, t)
 

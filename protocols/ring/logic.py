@@ -12,7 +12,7 @@ from typing import Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.lazy_tensorflow import tf
-from tfe_bench.protocols.session import ops, sizes, tensor_ops
+from tfe_bench.protocols.session import ops, sizes, slots, tensor_ops
 from tfe_bench.protocols.session.cost import Cost, words_for_bits
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
@@ -116,7 +116,13 @@ def and_stacked_bit_rows(party: Party, rows: Any, count: int, n: Any, dealer: in
         cost = Cost(((1 << count) - 1) * 64 * words_for_bits(n), 0, 0, rounds=0, with_dealing=1)
         share = party.count_bit_messages(cost, n, rows, dealer=dealer)
         return EvaluatorBits(share, None, n, dealer)
-    s = party.site("all_of", count, dealer=dealer)
+    products = (1 << count) - 1
+    s = party.site(
+        "all_of",
+        count,
+        dealer=dealer,
+        slots={0: slots.declare_dealt(1, times=products, unit=slots.WORD)},
+    )
     if s.is_dealer:
         message = ops.module().tfe_bench_and_deal(beta=rows, **s.kernel_attributes())
         s.send(message, s.e2, 0, run_ahead=True)
@@ -124,7 +130,7 @@ def and_stacked_bit_rows(party: Party, rows: Any, count: int, n: Any, dealer: in
     dealt = tf.zeros([0, 0], tf.int64)
     if s.is_e2:
         width = tf.shape(rows, out_type=tf.int64)[1] if rows.shape[1] is None else rows.shape[1]
-        dealt = s.recv(tf.stack([(1 << count) - 1, width]), s.d)
+        dealt = s.recv(tf.stack([products, width]), s.d)
     share = ops.module().tfe_bench_and_share(masked_bits=rows, dealt=dealt, **s.kernel_attributes())
     return EvaluatorBits(share, None, n, s.dealer)
 

@@ -33,8 +33,10 @@ def mask_ring_words(s: Site, x: Any, key: int, tensor: int, operation: str, widt
     return s.apply_mask(x, key, tensor, mask_operation(operation, width))
 
 
-def deal(s: Site, value: Any, shape: Any, tensor: int, slot: int = 0, width: int = RING) -> Any:
+def deal(s: Site, value: Any, shape: Any, tensor: int, slot: int = 0) -> Any:
     """Split a value that the dealer knows: additive shares mod 2^width, None at the dealer.
+
+    The width is that of the declared slot.
 
     Args:
         value: at the dealer; its message, to E2, is value - mask, uniform mod 2^width.
@@ -43,6 +45,7 @@ def deal(s: Site, value: Any, shape: Any, tensor: int, slot: int = 0, width: int
 
     Rounds: 0 online (1 total). Bits sent: D width per element.
     """
+    width = s.find_slot(slot).element_bits
     if isinstance(s, CostSite):
         return s.count_dealt(packed_bits(math.prod(shape), min(width, RING)), shape)
     if s.is_dealer:
@@ -54,11 +57,13 @@ def deal(s: Site, value: Any, shape: Any, tensor: int, slot: int = 0, width: int
     return receive_packed_ring_words(s, shape, s.d, slot, width)
 
 
-def exchange_shares(s: Site, share: Any, tensor: int, slot: int = 0, width: int = RING) -> Any:
+def exchange_shares(s: Site, share: Any, tensor: int, slot: int = 0) -> Any:
     """Exchange shares y1 + y2 = y: E1, E2 get y + l1 + l2 mod 2^width under mask `tensor`.
 
+    The width is that of the declared slot.
     Rounds: 1. Bits sent: E1, E2 width per element each.
     """
+    width = s.find_slot(slot).element_bits
     message = mask_ring_words(s, share, s.own_key, tensor, "add", width)
     return add_messages(message, s.swap(message, slot), tensor_ops.dynamic_shape(share), width)
 
@@ -82,10 +87,11 @@ def exchange_masked(
     slot: int = 0,
     *,
     scale: int = 0,
-    width: int = RING,
     is_masked: bool = False,
 ) -> Shared:
     """Return the value of Z_2^width whose shares E1 and E2 hold, under the fresh mask `tensor`.
+
+    The width is that of the declared slot.
 
     Args:
         share: None at the dealer.
@@ -95,6 +101,7 @@ def exchange_masked(
 
     Rounds: 1. Bits sent: E1, E2 width per element each.
     """
+    width = s.find_slot(slot).element_bits
     if isinstance(s, CostSite):
         return s.count_exchange(share, shape[:-1] if width == WIDE else shape, scale, width)
     m = None
@@ -102,7 +109,7 @@ def exchange_masked(
         if is_masked:
             m = add_messages(share, s.swap(share, slot), shape, width)
         else:
-            m = exchange_shares(s, share, tensor, slot, width)
+            m = exchange_shares(s, share, tensor, slot)
     return from_masked(s, m, shape, tensor, scale=scale, width=width)
 
 

@@ -36,10 +36,9 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.ring import checks, masked
 from tfe_bench.protocols.ring.checks import is_integer_between
-from tfe_bench.protocols.session import ops, sizes, tensor_ops
+from tfe_bench.protocols.session import ops, sizes, slots, tensor_ops
 from tfe_bench.protocols.session.cost import packed_bits
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import K1, Party, Site
@@ -259,7 +258,14 @@ def exchange_sum(
         dealt = 64 * total.shape.num_elements()
         return party.count_exchange(total.shape, dealt, *operands, scale=scale, dealer=dealer)
     # (Static shapes are not compared: one role may know less of them than another.)
-    s = party.site(name, scale, len(products), *agreed, dealer=dealer)
+    s = party.site(
+        name,
+        scale,
+        len(products),
+        *agreed,
+        dealer=dealer,
+        slots={0: slots.declare_dealt(), 1: slots.declare_exchanged()},
+    )
     if s.is_dealer:
         with s.in_dealing_order():
             gamma = _sum_product_parts(s, products)
@@ -355,7 +361,16 @@ def exchange_truncated_sum(
         operands += [addend]
         y = party.count_exchange(z.shape, dealt, *operands, scale=scale, width=bits, dealer=dealer)
         return y, u
-    s = party.site(name, len(products), drop, bits, width, addend is not None, dealer=dealer)
+    s = party.site(
+        name,
+        len(products),
+        drop,
+        bits,
+        width,
+        addend is not None,
+        dealer=dealer,
+        slots={0: slots.declare_dealt(width + shift), 1: slots.declare_exchanged(bits)},
+    )
     sum_parts = functools.partial(_sum_single_products, bits=width) if shift else _sum_product_parts
     if s.is_dealer:
         with s.in_dealing_order():
@@ -365,16 +380,15 @@ def exchange_truncated_sum(
             gamma = tensor_ops.add(gamma, tensor_ops.left_shift(dealer_addend, drop + shift))
         message = s.pack_masked(gamma, K1, 0, "sub", width + shift)
         s.send(message, s.e2, 0, run_ahead=True)
-        return masked.exchange_masked(
-            s, None, tensor_ops.dynamic_shape(gamma), 1, 1, scale=scale, width=bits
-        ), None
+        shape = tensor_ops.dynamic_shape(gamma)
+        return masked.exchange_masked(s, None, shape, 1, 1, scale=scale), None
     crossed = sum_parts(s, products)
     check_addend(crossed)
     n = sizes.tensor_size(crossed)
     message, u = ops.module().tfe_bench_sum_share(
         crossed=crossed,
         addend=_repeat_addend(s, addend, crossed),
-        dealt=s.receive_dealt((n * (width + shift) + 7) // 8, 0, tf.uint8),
+        dealt=s.receive_dealt(n),
         width=width + shift,
         drop=drop + shift,
         bits=bits,
@@ -383,7 +397,7 @@ def exchange_truncated_sum(
         **s._named(s.own_key, 1),
     )
     shape = tensor_ops.dynamic_shape(crossed)
-    y = masked.exchange_masked(s, message, shape, 1, 1, scale=scale, width=bits, is_masked=True)
+    y = masked.exchange_masked(s, message, shape, 1, 1, scale=scale, is_masked=True)
     return y, u if keeps_shares else None
 
 

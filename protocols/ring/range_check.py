@@ -28,7 +28,7 @@ from tfe_bench.errors import UsageError
 from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, masked, shapes
 from tfe_bench.protocols.ring.checks import check_private_64bit_tensor, is_integer_between
-from tfe_bench.protocols.session import ops, tensor_ops
+from tfe_bench.protocols.session import ops, slots, tensor_ops
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import K3, Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
@@ -189,6 +189,8 @@ class RangeMonitor:
         with probability 2^-61; a right computation never yields another number than 0.
         Rounds: 1. Bits sent: E1, E2 64 per row each.
         """
-        s = self._party.site("watch_flag", dealer=self._dealer)
+        s = self._party.site(
+            "watch_flag", dealer=self._dealer, slots={0: slots.declare_exchanged()}
+        )
         share = -self._digest if s.is_e2 else self._digest
         return masked.exchange_masked(s, share, [self._rows], 0)

@@ -23,7 +23,7 @@ from tfe_bench.protocols.ring.checks import (
     normalize_axis,
 )
 from tfe_bench.protocols.ring.truncation import truncate
-from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session import slots, tensor_ops
 from tfe_bench.protocols.session.party import Party, Site
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -204,7 +204,12 @@ def square(party: Party, x: Shared) -> Shared:
     """
     checks.check_private_64bit_tensor("square", x)
     scale = 2 * x.fractional_bits
-    s = party.site("square", x.fractional_bits, dealer=x.dealer)
+    s = party.site(
+        "square",
+        x.fractional_bits,
+        dealer=x.dealer,
+        slots={0: slots.declare_dealt(), 1: slots.declare_exchanged()},
+    )
     z = square_shares(s, x, tensor=0, slot=0)
     return masked.exchange_masked(s, z, tensor_ops.dynamic_shape(x.any), 1, 1, scale=scale)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import masked
-from tfe_bench.protocols.session import tensor_ops, wide
+from tfe_bench.protocols.session import slots, tensor_ops, wide
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -35,13 +35,14 @@ def refresh(party: Party, x: Shared) -> Shared:
             operation="refresh",
             received=repr(x),
         )
-    scale, width = x.fractional_bits, x.ring_bits
-    s = party.site("refresh", x.limbs, x.bits, dealer=x.dealer)
+    s = party.site(
+        "refresh", x.limbs, x.bits, dealer=x.dealer, slots={0: slots.declare_exchanged(x.ring_bits)}
+    )
     share = None
     if s.is_e1:
         share = x.m - x.l1 if x.limbs == 1 else wide.sub(x.m, x.l1)
     elif s.is_e2:
         share = -x.l2 if x.limbs == 1 else wide.negate(x.l2)
     return masked.exchange_masked(
-        s, share, tensor_ops.dynamic_shape(x.any), 0, scale=scale, width=width
+        s, share, tensor_ops.dynamic_shape(x.any), 0, scale=x.fractional_bits
     )

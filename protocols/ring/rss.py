@@ -13,6 +13,7 @@ from typing import Any
 from tfe_bench.errors import UsageError
 from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.ring.checks import check_private_pair
+from tfe_bench.protocols.session import slots
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import K1, K2, K3, Party
@@ -72,7 +73,13 @@ def mul_replicated(party: Party, x: Shared, y: Shared) -> Shared:
             dealer_learns=True,
         )
         return Shared(m, None, None, x.dealer, scale)
-    s = party.site("rss_mul", x.fractional_bits, y.fractional_bits, dealer=x.dealer)
+    s = party.site(
+        "rss_mul",
+        x.fractional_bits,
+        y.fractional_bits,
+        dealer=x.dealer,
+        slots={0: slots.declare_sent(*((role, (role + 2) % 3) for role in range(3)))},
+    )
     i = party.index
     own_x, next_x = to_replicated(x, i)
     own_y, next_y = to_replicated(y, i)

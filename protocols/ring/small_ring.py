@@ -15,7 +15,7 @@ from tfe_bench.errors import UsageError
 from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.ring import checks, convert, masked
 from tfe_bench.protocols.ring.products import RING, BilinearShareProduct, exchange_truncated_sum
-from tfe_bench.protocols.session import ops, sizes, tensor_ops
+from tfe_bench.protocols.session import ops, sizes, slots, tensor_ops
 from tfe_bench.protocols.session.cost import Cost, packed_bits
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import K1, K2, Party
@@ -53,7 +53,13 @@ def select(party: Party, bits: MaskedBits, x: Shared | None, y: Shared) -> Share
         return party.count_exchange(
             y.shape, 2 * packed_bits(n, k), bits, x, y, scale=scale, width=k
         )
-    s = party.site("select", k, x is None, dealer=y.dealer)
+    s = party.site(
+        "select",
+        k,
+        x is None,
+        dealer=y.dealer,
+        slots={0: slots.declare_dealt(k, times=2), 1: slots.declare_exchanged(k)},
+    )
     kernels, named = ops.module(), {**s.kernel_attributes(), "bits": k}
     nothing, share = tensor_ops.constant([]), None
     if s.is_dealer:
@@ -76,11 +82,11 @@ def select(party: Party, bits: MaskedBits, x: Shared | None, y: Shared) -> Share
             even_part=even_part,
             odd_m=nothing if x is None else x.m,
             odd_part=odd_part,
-            dealt=s.receive_dealt(2 * ((n * k + 7) // 8), 0, tf.uint8),
+            dealt=s.receive_dealt(n),
             **named,
         )
     shape = tensor_ops.dynamic_shape(y.any)
-    return masked.exchange_masked(s, share, shape, 2, 1, scale=scale, width=k, is_masked=True)
+    return masked.exchange_masked(s, share, shape, 2, 1, scale=scale, is_masked=True)
 
 
 def pick_one_hot(party: Party, hot: MaskedBits, x: Shared) -> Shared:
@@ -95,24 +101,28 @@ def pick_one_hot(party: Party, hot: MaskedBits, x: Shared) -> Shared:
     if isinstance(party, CostParty):
         dealt = 2 * rows * packed_bits(math.prod(x.shape[1:]), k)
         return party.count_exchange(x.shape[1:], dealt, hot, x, scale=scale, width=k)
-    s = party.site("pick_small", k, dealer=x.dealer)
+    s = party.site(
+        "pick_small",
+        k,
+        dealer=x.dealer,
+        slots={0: slots.declare_dealt(k, times=2 * rows), 1: slots.declare_exchanged(k)},
+    )
     kernels, named = ops.module(), {**s.kernel_attributes(), "bits": k, "rows": rows}
     share = None
     if s.is_dealer:
         message = kernels.tfe_bench_small_pick_deal(beta=hot.beta, l1=x.l1, l2=x.l2, **named)
         s.send(message, s.e2, 0, run_ahead=True)
     else:
-        n = sizes.tensor_size(x.m) // rows
         share = kernels.tfe_bench_small_pick_share(
             masked_bits=hot.masked,
             m=x.m,
             part=x.l1 if s.is_e1 else x.l2,
-            dealt=s.receive_dealt(2 * rows * ((n * k + 7) // 8), 0, tf.uint8),
+            dealt=s.receive_dealt(sizes.tensor_size(x.m) // rows),
             output_mask=FRESH,
             **named,
         )
     shape = tensor_ops.dynamic_shape(x.any)[1:]
-    return masked.exchange_masked(s, share, shape, FRESH, 1, scale=scale, width=k, is_masked=True)
+    return masked.exchange_masked(s, share, shape, FRESH, 1, scale=scale, is_masked=True)
 
 
 def reduce_ring(x: Shared, k: int) -> Shared:
@@ -173,18 +183,26 @@ def _extend_ring_with_shares(
             return x, shares
         high = party.count_exchange(x.shape, 0, x, shares, scale=scale, width=sent)
         return replace(high, bits=bits), shares
-    s = party.site("extend_small", k, to_bits, width, offset, dealer=x.dealer)
+    high_slot = {1: slots.declare_exchanged(sent)} if sent else {}
+    s = party.site(
+        "extend_small",
+        k,
+        to_bits,
+        width,
+        offset,
+        dealer=x.dealer,
+        slots={0: slots.declare_dealt(ring, times=2), **high_slot},
+    )
     kernels, named = ops.module(), {"k": k, "ring": ring, **s.kernel_attributes()}
     message = shares = None
     if s.is_dealer:
         dealt = kernels.tfe_bench_lift_deal(l1=x.l1, l2=x.l2, **named)
         s.send(dealt, s.e2, 0, run_ahead=True)
     else:
-        n = sizes.tensor_size(x.m)
         message, shares = kernels.tfe_bench_lift_share(
             m=x.m,
             part=x.l1 if s.is_e1 else x.l2,
-            dealt=s.receive_dealt(2 * ((n * ring + 7) // 8), 0, tf.uint8),
+            dealt=s.receive_dealt(sizes.tensor_size(x.m)),
             sent=sent,
             offset=offset,
             keep=width > 0,

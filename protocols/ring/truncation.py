@@ -27,7 +27,7 @@ from tfe_bench.errors import UsageError
 from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.ring import arithmetic, compare, convert, masked
 from tfe_bench.protocols.ring.checks import check_private_64bit_tensor
-from tfe_bench.protocols.session import ops, sizes, tensor_ops
+from tfe_bench.protocols.session import ops, sizes, slots, tensor_ops
 from tfe_bench.protocols.session.cost import Cost, packed_bits
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import K1, Party, Site
@@ -84,7 +84,7 @@ def truncate(party: Party, x: Shared, f: int, method: str = "safe") -> Shared:
 
 
 def _truncate_probable(party: Party, x: Shared, f: int) -> Shared:
-    s = party.site("truncate_probable", f, dealer=x.dealer)
+    s = party.site("truncate_probable", f, dealer=x.dealer, slots={0: slots.declare_dealt(f)})
     total = x.l1 + x.l2 if s.is_dealer else None
     w1, w2 = deal_mask_wrap_shares(s, x.l1, x.l2, total, tensor_ops.dynamic_shape(x.any), f)
     m = None if s.is_dealer else tensor_ops.arithmetic_shift(x.m - (1 << (f - 1)), f)
@@ -100,7 +100,9 @@ def _truncate_probable(party: Party, x: Shared, f: int) -> Shared:
 def deal_mask_wrap_shares(
     s: Site, l1: Any, l2: Any, total: Any, shape: Any, f: int
 ) -> tuple[Any, Any]:
-    """Deal shares mod 2^f of the wrap -1, 0 or 1 of signed l1 + l2; D has E1's and E2's.
+    """Deal shares mod 2^f, in slot 0, of the wrap -1, 0 or 1 of signed l1 + l2.
+
+    D has E1's and E2's.
 
     Args:
         l1, l2, total: their highest words, at the dealer.
@@ -108,19 +110,24 @@ def deal_mask_wrap_shares(
     Bits sent: D f per element.
     """
     if not s.is_dealer:
-        w = masked.deal(s, None, shape, 0, 0, f)
+        w = masked.deal(s, None, shape, 0)
         return (w, None) if s.is_e1 else (None, w)
     zero = tf.constant(0, tf.int64)
     over = tf.logical_and(tf.logical_and(l1 >= zero, l2 >= zero), total < zero)
     under = tf.logical_and(tf.logical_and(l1 < zero, l2 < zero), total >= zero)
     omega = tf.cast(over, tf.int64) - tf.cast(under, tf.int64)
-    masked.deal(s, omega, shape, 0, 0, f)
+    masked.deal(s, omega, shape, 0)
     w1 = tensor_ops.low_bits(s.mask(K1, 0, shape), f)
     return w1, tensor_ops.low_bits(omega - w1, f)
 
 
 def _truncate_safe(party: Party, x: Shared, f: int) -> Shared:
-    s = party.site("truncate_safe", f, dealer=x.dealer)
+    s = party.site(
+        "truncate_safe",
+        f,
+        dealer=x.dealer,
+        slots={0: slots.declare_dealt(RING, f), 1: slots.declare_exchanged(f)},
+    )
     kernels, attributes = ops.module(), {"site": s.number, "dealer": s.dealer, "drop": f}
     if s.is_dealer:
         message, l1, l2 = kernels.tfe_bench_truncate_deal(
@@ -128,8 +135,7 @@ def _truncate_safe(party: Party, x: Shared, f: int) -> Shared:
         )
         s.send(message, s.e2, 0, run_ahead=True)
         return replace(x, m=None, l1=l1, l2=l2)
-    n = sizes.tensor_size(x.m)
-    dealt = s.receive_dealt(8 * n + (n * f + 7) // 8, 0, tf.uint8)
+    dealt = s.receive_dealt(sizes.tensor_size(x.m))
     masked_share, part = kernels.tfe_bench_truncate_share(
         call=s.ctx, m=x.m, dealt=dealt, **attributes
     )
@@ -166,12 +172,10 @@ def truncate_reduce(party: Party, x: Shared, t: int, k: int) -> Shared:
             expected=f"2 to {RING - t}",
         )
     scale = x.fractional_bits - t
-    s = party.site("truncate_reduce", t, k, dealer=x.dealer)
+    s = party.site("truncate_reduce", t, k, dealer=x.dealer, slots={0: slots.declare_exchanged(k)})
     share = None if s.is_dealer else x.m - x.l1 if s.is_e1 else -x.l2
     share = masked.truncate_shares(s, share, t)
-    return masked.exchange_masked(
-        s, share, tensor_ops.dynamic_shape(x.any), 0, scale=scale, width=k
-    )
+    return masked.exchange_masked(s, share, tensor_ops.dynamic_shape(x.any), 0, scale=scale)
 
 
 def truncate_cost(n: int, f: int, method: str = "safe", limbs: int = 1) -> Cost:

@@ -19,7 +19,7 @@ import numpy as np
 from tfe_bench.errors import UsageError
 from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.ring import arithmetic, convert, masked, truncation
-from tfe_bench.protocols.session import ops, tensor_ops, wide
+from tfe_bench.protocols.session import ops, slots, tensor_ops, wide
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import K1, K2, Party, Site
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
@@ -74,7 +74,7 @@ def share_bits(s: Site, bits: MaskedBits, shape: Any, tensor: int, slot: int, li
     Rounds: 0 online (1 total). Bits sent: D 64 * limbs per bit.
     """
     known = convert.unpack_bits_to_ring_elements(bits, shape, limbs)
-    share = masked.deal(s, known, shape, tensor, slot, 64 * limbs)
+    share = masked.deal(s, known, shape, tensor, slot)
     return None if s.is_dealer else unmask_bit_share(s, known, share, limbs)
 
 
@@ -106,11 +106,17 @@ def mul(party: Party, x: Shared, y: Shared) -> Shared:
             received=f"{x!r}, {y!r}",
         )
     scale = x.fractional_bits + y.fractional_bits
-    s = party.site("wide_mul", x.fractional_bits, y.fractional_bits, dealer=x.dealer)
+    s = party.site(
+        "wide_mul",
+        x.fractional_bits,
+        y.fractional_bits,
+        dealer=x.dealer,
+        slots={0: slots.declare_dealt(RING), 1: slots.declare_exchanged(RING)},
+    )
     product = z = None
     if s.is_dealer:
         product = multiply_ring_elements(wide.add(x.l1, x.l2), wide.add(y.l1, y.l2), 2)
-    gamma = masked.deal(s, product, tensor_ops.dynamic_shape(x.any), 0, 0, RING)
+    gamma = masked.deal(s, product, tensor_ops.dynamic_shape(x.any), 0)
     if s.is_e1:
         z = wide.sub(
             gamma,
@@ -122,9 +128,7 @@ def mul(party: Party, x: Shared, y: Shared) -> Shared:
             multiply_ring_elements(x.l2, y.m, 2),
         )
         z = wide.add(gamma, own_product)
-    return masked.exchange_masked(
-        s, z, tensor_ops.dynamic_shape(x.any), 1, 1, scale=scale, width=RING
-    )
+    return masked.exchange_masked(s, z, tensor_ops.dynamic_shape(x.any), 1, 1, scale=scale)
 
 
 def _shift_ring_words_logical(x: Any, f: int) -> Any:
@@ -188,7 +192,7 @@ def truncate(party: Party, x: Shared, f: int, method: str) -> Shared:
 
 
 def _truncate_probable(party: Party, x: Shared, f: int) -> Shared:
-    s = party.site("wide_truncate_probable", f, dealer=x.dealer)
+    s = party.site("wide_truncate_probable", f, dealer=x.dealer, slots={0: slots.declare_dealt(f)})
     l1 = l2 = total = None
     if s.is_dealer:
         l1, l2, total = (a[..., 1] for a in (x.l1, x.l2, wide.add(x.l1, x.l2)))
@@ -210,20 +214,29 @@ def _truncate_probable(party: Party, x: Shared, f: int) -> Shared:
 
 
 def _truncate_safe(party: Party, x: Shared, f: int) -> Shared:
-    s = party.site("wide_truncate_safe", f, dealer=x.dealer)
+    s = party.site(
+        "wide_truncate_safe",
+        f,
+        dealer=x.dealer,
+        slots={
+            0: slots.declare_dealt(RING),
+            1: slots.declare_dealt(f),
+            2: slots.declare_exchanged(f),
+        },
+    )
     shape = tensor_ops.dynamic_shape(x.any)
     elements = shape[:-1]
     shifted = msb = None
     if s.is_dealer:
         r = wide.add(x.l1, x.l2)
         shifted, msb = _shift_ring_words_logical(r, f), tensor_ops.logical_shift(r[..., 1], 63)
-    u = masked.deal(s, shifted, shape, 0, 0, RING)
-    b = masked.deal(s, msb, elements, 1, 1, f)
+    u = masked.deal(s, shifted, shape, 0)
+    b = masked.deal(s, msb, elements, 1, 1)
     m = l1 = l2 = None
     if not s.is_dealer:
         c = wide.add(x.m, encode_ring_constant(1 << (RING - 2), 2))
         wraps = 1 - tensor_ops.logical_shift(c[..., 1], 63)  # w = msb(r) (1 - msb(c))
-        t = masked.exchange_shares(s, wraps * b, 2, 2, f)
+        t = masked.exchange_shares(s, wraps * b, 2, 2)
         m = wide.sub(
             wide.add(_shift_ring_words_logical(c, f), _shift_to_128bit_top(t, f)),
             encode_ring_constant(1 << (RING - 2 - f), 2),

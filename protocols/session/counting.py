@@ -29,6 +29,7 @@ from tfe_bench.protocols.session.message_graph import (
 from tfe_bench.protocols.session.openings import Opening, OpeningLog
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
+from tfe_bench.protocols.session.slots import NO_SLOTS, Slot, Slots, find_slot
 from tfe_bench.protocols.session.tensor_ops import Shape, SymbolicTensor, Tensor, symbolic_result
 
 
@@ -172,14 +173,16 @@ class CostParty(Party):
         dealer, e1, e2 = self._by_party
         return Cost(dealer, e1, e2, rounds, with_dealing)
 
-    def site(self, name: str, *about: Any, dealer: int | None = None) -> Any:
+    def site(
+        self, name: str, *about: Any, dealer: int | None = None, slots: Slots = NO_SLOTS
+    ) -> Any:
         """Start a site that counts dealt shares and one exchange.
 
         Raises:
             ProtocolError: the last one exchanges nothing: its protocol does not declare its cost.
         """
         self._check_no_site_is_open()
-        self.open_site = CostSite(self, name, self.dealer if dealer is None else dealer)
+        self.open_site = CostSite(self, name, self.dealer if dealer is None else dealer, slots)
         return self.open_site
 
     def _check_no_site_is_open(self) -> None:
@@ -401,14 +404,19 @@ class CostSite:
 
     Attributes:
         name: name of the protocol's site.
+        slots: the messages that it declares, by number.
     """
 
     is_dealer, is_e1, is_e2 = False, True, False
 
-    def __init__(self, party: CostParty, name: str, dealer: int) -> None:
-        self.name, self.dealer = name, dealer
+    def __init__(self, party: CostParty, name: str, dealer: int, slots: Slots) -> None:
+        self.name, self.dealer, self.slots = name, dealer, slots
         self._party = party
         self._dealt_bits: int | None = None  # None: D sends nothing
+
+    def find_slot(self, number: int) -> Slot:
+        """Return a declared slot, as `Site.find_slot`."""
+        return find_slot(self.slots, number, self.name)
 
     def count_dealt(self, bits: int, shape: Sequence[int], *operands: Any) -> Tensor:
         """Count bits that D sends, and return E1's share, which waits for the operands."""

@@ -19,6 +19,7 @@ from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.packing import pack_ring_words, receive_packed_ring_words
 from tfe_bench.protocols.session.party import K1, K2, K3, Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, Shared
+from tfe_bench.protocols.session.slots import E1, E2, WORD, D, declare_exchanged, declare_sent
 
 ROLES = ("dealer", "e1", "e2")
 
@@ -49,7 +50,11 @@ def share_input(
         return Shared(
             party.count_messages(cost, shape, dealer=dealer), None, None, dealer, fractional_bits
         )
-    s = party.site("input", owner, tuple(shape), fractional_bits, dealer=dealer)
+    sender = (owner - dealer) % 3
+    route = (sender, E1 if sender == E2 else E2)
+    s = party.site(
+        "input", owner, tuple(shape), fractional_bits, dealer=dealer, slots={0: declare_sent(route)}
+    )
     zero = tf.zeros(shape, tf.int64)
     m = l1 = l2 = None
     if owner == s.d:
@@ -123,12 +128,23 @@ def reveal(
     words = x.any.shape.num_elements()
     words = tf.size(x.any, tf.int64) if words is None else words
     party.declare_opening(what, words // x.limbs, x.ring_bits, to)
-    s = party.site("reveal", what, to, x.fractional_bits, dealer=x.dealer)
     shape = tf.shape(x.any, out_type=tf.int64)
     width = 64 if x.limbs == 2 else x.ring_bits
-    # Each role lacks one part: D lacks m, E1 lacks l2, E2 lacks l1. A fixed sender provides it.
-    result = None
     learning_parties = (0, 1, 2) if to is None else (to,)
+    # Each role lacks one part: D lacks m, E1 lacks l2, E2 lacks l1. A fixed sender provides it.
+    s = party.site(
+        "reveal",
+        what,
+        to,
+        x.fractional_bits,
+        dealer=x.dealer,
+        slots={
+            sender: declare_sent((sender, (sender + 1) % 3), width=width)
+            for sender in (D, E1, E2)
+            if (x.dealer + sender + 1) % 3 in learning_parties
+        },
+    )
+    result = None
     if s.e1 in learning_parties:
         if s.is_dealer:
             s.send(_reduce_share_to_ring(x.l2, x), s.e1, slot=0)
@@ -198,7 +214,15 @@ def reveal_bits(party: Party, bits: EvaluatorBits, what: str = "bits") -> tf.Ten
             dealer_learns=True,
         )
     party.declare_opening(what, sizes.static_value(bits.n), 1)
-    s = party.site("reveal_bits", what, dealer=bits.dealer)
+    s = party.site(
+        "reveal_bits",
+        what,
+        dealer=bits.dealer,
+        slots={
+            0: declare_exchanged(1, unit=WORD),
+            1: declare_sent((E1, D), (E2, D), width=1, unit=WORD),
+        },
+    )
     n_words = sizes.vector_shape((sizes.static_value(bits.n) + 63) // 64)
     if s.is_dealer:
         padded = [s.recv(n_words, e, slot=1) for e in (s.e1, s.e2)]

@@ -17,6 +17,7 @@ import numpy as np
 
 from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.session import ops, sizes, tensor_ops
+from tfe_bench.protocols.session.slots import NO_SLOTS, Slot, Slots, find_slot
 
 if TYPE_CHECKING:
     from tfe_bench.protocols.session.types import Shape
@@ -140,12 +141,19 @@ class SiteParty(Protocol):
 
 
 class Site:
-    """One protocol invocation: the names of its masks and messages, and its channel ops."""
+    """One protocol invocation: the names of its masks and messages, and its channel ops.
 
-    def __init__(self, party: SiteParty, number: int, dealer: int, trace: Trace) -> None:
+    Attributes:
+        slots: the messages that it declares, by number.
+    """
+
+    def __init__(
+        self, party: SiteParty, number: int, dealer: int, trace: Trace, slots: Slots = NO_SLOTS
+    ) -> None:
         self.party = party
         self.number = number
         self.dealer = dealer
+        self.slots = slots
         self._trace = trace
         self.is_dealer = party.index == dealer
         if trace.is_looping:
@@ -185,12 +193,26 @@ class Site:
         """Key that this evaluator shares with the dealer."""
         return K1 if self.is_e1 else K2
 
+    def find_slot(self, number: int, sender: int | None = None, to: int | None = None) -> Slot:
+        """Return a declared slot, from and to these parties if they are given.
+
+        Raises:
+            ProtocolError: the site declares no such message.
+        """
+        route = None
+        if sender is not None and to is not None:
+            route = (sender - self.dealer) % 3, (to - self.dealer) % 3
+        return find_slot(self.slots, number, self.party.site_names[self.number], route)
+
     def send(self, data: tf.Tensor, to: int, slot: int = 0, run_ahead: bool = False) -> tf.Tensor:
         """Send a tensor to a party; `run_ahead` marks correlated randomness of the dealer.
 
         Returns:
             A token that is available after the message is sent.
+        Raises:
+            ProtocolError: the site does not declare the message.
         """
+        self.find_slot(slot, self.party.index, to)
         looping = self._trace.is_looping
         module = ops.module()
         op = module.tfe_bench_send_in_loop if looping else module.tfe_bench_send
@@ -216,7 +238,12 @@ class Site:
     def recv(
         self, shape: Shape, source: int, slot: int = 0, dtype: tf.DType | None = None
     ) -> tf.Tensor:
-        """Receive a tensor of a known shape from a party."""
+        """Receive a tensor of a known shape from a party.
+
+        Raises:
+            ProtocolError: the site does not declare the message.
+        """
+        self.find_slot(slot, source, self.party.index)
         index = self._trace.receives
         self._trace.receives += 1
         looping = self._trace.is_looping
@@ -249,16 +276,22 @@ class Site:
                 tensor_ops.dynamic_shape(message), self.other_evaluator, slot, message.dtype
             )
 
-    def receive_dealt(
-        self, n: int | tf.Tensor, slot: int = 0, dtype: tf.DType | None = None, width: int = 0
-    ) -> tf.Tensor:
-        """Return the dealer's message, [n] or [n, width], at E2; an empty tensor at E1."""
+    def receive_dealt(self, n: int | tf.Tensor, slot: int = 0, in_rows: bool = False) -> tf.Tensor:
+        """Return the dealer's message for n elements at E2; an empty tensor at E1.
+
+        Args:
+            in_rows: one row of the message for each element.
+        """
+        declared = self.find_slot(slot)
+        dtype = tf.uint8 if declared.unit == 8 else tf.int64
+        row = declared.element_bits // declared.unit
         if self.is_e1:
-            nothing = np.zeros([0, width] if width else [0])
-            return tensor_ops.constant(nothing, (dtype or tf.int64).as_numpy_dtype)
-        return self.recv(
-            sizes.matrix_shape(n, width) if width else sizes.vector_shape(n), self.d, slot, dtype
+            nothing = np.zeros([0, row] if in_rows else [0])
+            return tensor_ops.constant(nothing, dtype.as_numpy_dtype)
+        shape = (
+            sizes.matrix_shape(n, row) if in_rows else sizes.vector_shape(declared.count_units(n))
         )
+        return self.recv(shape, self.d, slot, dtype)
 
     def kernel_attributes(self, tensor: int = 0) -> dict[str, tf.Tensor | int]:
         """Return attributes of kernels that generate masks, the first with the number `tensor`."""

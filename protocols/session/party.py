@@ -25,6 +25,7 @@ from tfe_bench.protocols.session.numbering import (
     TracedOpening,
 )
 from tfe_bench.protocols.session.openings import OpeningLog
+from tfe_bench.protocols.session.slots import NO_SLOTS, Slots, declare_sent
 
 __all__ = ["K1", "K2", "K3", "Party", "Site", "StepCost", "current_party"]
 
@@ -123,12 +124,15 @@ class Party:
 
     # ---- numbering
 
-    def site(self, name: str, *about: object, dealer: int | None = None) -> Site:
+    def site(
+        self, name: str, *about: object, dealer: int | None = None, slots: Slots = NO_SLOTS
+    ) -> Site:
         """Start a protocol invocation; every party does so, in the same order.
 
         Args:
             name: name of the protocol.
             about: everything on which all three must agree (static shapes, parameters).
+            slots: the messages of the invocation, by number (session/slots.py).
 
         Raises:
             ProtocolError: outside party.function, or inside a nested tf.function, cond or loop
@@ -163,7 +167,7 @@ class Party:
         self.site_names[number] = name
         dealer = self.dealer if dealer is None else dealer
         trace.agreement_log.update(f"{number} {name} {dealer} {about!r}\n".encode())
-        return Site(self, number, dealer, trace)
+        return Site(self, number, dealer, trace, slots)
 
     def declare_opening(
         self, what: str, count: int | tf.Tensor, width: int, to: int | None = None
@@ -376,7 +380,8 @@ class Party:
 
     def end_material(self) -> None:
         """Add a graph's last material: to each peer, the number of messages before it."""
-        s = self.site("material")
+        routes = [(sender, to) for sender in range(3) for to in range(3) if sender != to]
+        s = self.site("material", slots={0: declare_sent(*routes)})
         trace = s._trace
         if trace.phase != MATERIAL:
             return

@@ -17,7 +17,7 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, convert, logic, masked, small_ring
-from tfe_bench.protocols.session import ops, sizes, tensor_ops
+from tfe_bench.protocols.session import ops, sizes, slots, tensor_ops
 from tfe_bench.protocols.session.cost import Cost, words_for_bits
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import K1, Party
@@ -33,7 +33,9 @@ def from_masked(party: Party, bits: MaskedBits) -> Shared:
     if isinstance(party, CostParty):
         cost = Cost(64 * words_for_bits(n), 0, 0, rounds=0, with_dealing=1)
         return Shared(party.count_messages(cost, [n], bits), None, None, bits.dealer, bits=1)
-    s = party.site("split_bits", n, dealer=bits.dealer)
+    s = party.site(
+        "split_bits", n, dealer=bits.dealer, slots={0: slots.declare_dealt(1, unit=slots.WORD)}
+    )
     shape = sizes.vector_shape(words_for_bits(n))
     m = l1 = l2 = None
     if s.is_dealer:
@@ -56,7 +58,7 @@ def exchange_bits(party: Party, bits: EvaluatorBits) -> Shared:
     n = int(sizes.static_value(bits.n))
     if isinstance(party, CostParty):
         return party.count_exchange([n], None, bits, width=1)
-    s = party.site("exchange_bits", n, dealer=bits.dealer)
+    s = party.site("exchange_bits", n, dealer=bits.dealer, slots={0: slots.declare_exchanged(1)})
     if s.is_dealer and bits.top is not None:
         raise UsageError(
             "exchange_bits expects bits that the evaluators hold completely. Received: "
@@ -65,7 +67,7 @@ def exchange_bits(party: Party, bits: EvaluatorBits) -> Shared:
             operation="exchange_bits",
         )
     share = None if bits.share is None else _unpack_words(bits.share, n)
-    return masked.exchange_masked(s, share, sizes.vector_shape(n), 0, width=1)
+    return masked.exchange_masked(s, share, sizes.vector_shape(n), 0)
 
 
 def to_masked(x: Shared) -> MaskedBits:

@@ -28,7 +28,7 @@ from tfe_bench.lazy_tensorflow import tf
 from tfe_bench.protocols.order import sort
 from tfe_bench.protocols.ring import arithmetic, convert, masked, relational, rotation, small_ring
 from tfe_bench.protocols.ring.checks import is_integer_between
-from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session import slots, tensor_ops
 from tfe_bench.protocols.session.cost import Cost, packed_bits
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
@@ -202,8 +202,10 @@ def _sum_columns_by_group_code(
 
     def exchange_group_sums(share: Any, dealer: int) -> Shared:
         shape = [1 + len(columns), groups]
-        s = party.site("dense_totals", width, dealer=dealer)
-        return masked.exchange_masked(s, share, shape, 0, width=width)
+        s = party.site(
+            "dense_totals", width, dealer=dealer, slots={0: slots.declare_exchanged(width)}
+        )
+        return masked.exchange_masked(s, share, shape, 0)
 
     def join_group_sum_shares(shares: list[list[Any]]) -> Shared:
         totals = []
@@ -267,16 +269,25 @@ def share_group_code_sums(
             n * groups * ((2 * code_bits + 3) + (2 * code_bits + 6) * len(columns)) // 2
         )
         return party.count_messages(cost, [1 + len(columns), groups], code, valid, *columns)
-    s = party.site("dense_sums", n, code_bits, width, len(columns), dealer=code.dealer)
+    column_slots = [number for i in range(len(columns)) for number in (1 + i, _OUT + i)]
+    s = party.site(
+        "dense_sums",
+        n,
+        code_bits,
+        width,
+        len(columns),
+        dealer=code.dealer,
+        slots=dict.fromkeys([0, _VALID, *column_slots], slots.declare_dealt(width)),
+    )
     table_shape, row_shape = (tf.constant(shape, tf.int64) for shape in ([n, groups - 1], [n]))
     hot = None
     if s.is_dealer:
         mask_sum = tensor_ops.low_bits(code.l1 + code.l2, code_bits)
         hot = tf.one_hot(mask_sum, groups, dtype=tf.int64)[:, : groups - 1]
-    rows = masked.deal(s, hot, table_shape, 0, 0, width)
+    rows = masked.deal(s, hot, table_shape, 0)
     # b = o + (1 - 2 o) beta, and b x analogously: only their sums are exchanged.
     ones = convert.unpack_bits_to_ring_elements(bits.to_masked(valid), row_shape)
-    beta = masked.deal(s, ones, row_shape, _VALID, _VALID, width)
+    beta = masked.deal(s, ones, row_shape, _VALID, _VALID)
     rotate = None if s.is_dealer else _GroupCodeRotation(code.m, code_bits)
     shares, hot_shares = [], None
     if rotate is not None:
@@ -288,8 +299,8 @@ def share_group_code_sums(
         mask_sum = x.l1 + x.l2 if s.is_dealer else None
         of_group = None if mask_sum is None else hot * mask_sum[:, None]
         of_valid = None if mask_sum is None else ones * mask_sum
-        dealt = masked.deal(s, of_group, table_shape, 1 + i, 1 + i, width)
-        out = masked.deal(s, of_valid, row_shape, _OUT + i, _OUT + i, width)
+        dealt = masked.deal(s, of_group, table_shape, 1 + i, 1 + i)
+        out = masked.deal(s, of_valid, row_shape, _OUT + i, _OUT + i)
         if rotate is not None:
             lam_rows = rotate(_append_row_remainder(dealt, x.l1 if s.is_e1 else x.l2))
             sums = tf.reduce_sum(x.m[:, None] * hot_shares - lam_rows, axis=0)

@@ -17,6 +17,7 @@ from tests.cluster.test_transport import Pipe
 from tests.refusals import raises
 from tfe_bench.cluster.transport import SessionLink
 from tfe_bench.errors import ProtocolError
+from tfe_bench.protocols.session import slots
 from tfe_bench.protocols.session.party import Party
 
 pytestmark = pytest.mark.usefixtures("as_in_a_worker")
@@ -135,7 +136,7 @@ def pumped() -> Iterator[_PumpedSessions]:
 
 
 def _exchange_words(party: Party, x: Any) -> Any:
-    s = party.site("exchange")
+    s = party.site("exchange", slots={0: slots.declare_exchanged()})
     if s.is_dealer:
         return x
     s.send(x, s.other_evaluator)
@@ -200,7 +201,7 @@ def test_a_step_lasts_until_a_message_that_nobody_uses_has_come_too(
     # Otherwise it arrives in a later step, and ends the session as a message of a finished one.
     def build(party: Party) -> Callable[[Any], Any]:
         def send_in_vain(x: Any) -> Any:
-            s = party.site("in vain")
+            s = party.site("in vain", slots={0: slots.declare_exchanged()})
             if s.is_e1:
                 s.send(x, s.e2)
             elif s.is_e2:
@@ -217,7 +218,7 @@ def test_a_large_message_crosses_in_pieces(joined: JoinedSessions) -> None:
 
     def build(party: Party) -> Callable[[Any], Any]:
         def send(x: Any) -> Any:
-            s = party.site("bulk")
+            s = party.site("bulk", slots={0: slots.declare_exchanged()})
             if s.is_dealer:
                 return x[:1]
             s.send(x, s.other_evaluator)

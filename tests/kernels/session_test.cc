@@ -58,6 +58,33 @@ TEST(a_large_message_arrives_whole_through_small_blobs) {
   CHECK_EQ(a->counters().payload_sent[1], text.size());
 }
 
+TEST(received_bytes_count_where_a_receive_gets_them) {
+  auto a = Make(0), b = Make(1), late = Make(0);
+  for (Session* s : {a.get(), b.get(), late.get()}) CHECK_EQ(s->BeginStep(1, Session::kGraph, 4), "");
+  int got = 0;
+  const auto count = [&](const Error& e, Message) { got += e.empty(); };
+  CHECK_EQ(SendText(a.get(), 1, {1, 5, 0, 0}, "early"), "");
+  CHECK_EQ(SendText(a.get(), 1, {1, 6, 0, 0}, "never asked for"), "");
+  CHECK_EQ(Carry(a.get(), b.get(), 1000), "");
+  CHECK_EQ(b->counters().payload_received[0], 0u);
+  b->Recv(0, {1, 5, 0, 0}, 0, 5, count);
+  CHECK_EQ(b->counters().payload_received[0], 5u);
+  b->Recv(0, {1, 7, 0, 0}, 1, 4, count);
+  CHECK_EQ(SendText(a.get(), 1, {1, 7, 0, 0}, "late"), "");
+  CHECK_EQ(Carry(a.get(), b.get(), 1000), "");
+  CHECK_EQ(b->counters().payload_received[0], 9u);
+  CHECK_EQ(got, 2);
+  a->EndStep(1);
+  b->EndStep(1);
+  // A message of the step that has just ended, and the report that a step is over.
+  CHECK_EQ(SendText(late.get(), 1, {1, 8, 0, 0}, "of the ended step"), "");
+  CHECK_EQ(Carry(late.get(), b.get(), 1000), "");
+  CHECK_EQ(Carry(a.get(), b.get(), 1000), "");
+  b->Recv(0, {1, 8, 0, 0}, 0, 17, count);  // refused: the step is not running
+  CHECK_EQ(b->counters().payload_received[0], 9u);
+  CHECK_EQ(got, 2);
+}
+
 TEST(a_tag_is_sent_once) {
   auto a = Make(0);
   CHECK_EQ(a->BeginStep(1, Session::kGraph, 4), "");

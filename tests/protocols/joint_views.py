@@ -40,6 +40,7 @@ from tfe_bench.protocols.session import io, ops
 from tfe_bench.protocols.session.numbering import MATERIAL, SiteParty
 from tfe_bench.protocols.session.party import Party, Site
 from tfe_bench.protocols.session.sharing import Shared
+from tfe_bench.protocols.session.slots import Slots
 
 ALL = 2**64 - 1
 PATIENCE = 300.0  # seconds until parties that wait for each other time out
@@ -123,17 +124,26 @@ class Pad(NamedTuple):
 
 
 View = dict[Message, Words]
+Sizes = dict[Message, int]
+Declared = dict[int, tuple[int, Slots]]
 Changes = dict[Message, int]  # the bits that have changed
 Heads = Mapping[tuple[Pad, int], Changes]
 
 
 @dataclass
 class _MessageRecorder:
-    """Messages that the parties receive and values that they open, and the names of sites."""
+    """Messages that the parties receive and values that they open, and the names of sites.
+
+    Attributes:
+        sizes: bytes of the messages that `take_messages` has returned last, by party.
+        declared: dealer and slots of each site, by party.
+    """
 
     start: list[int] = field(default_factory=lambda: [0] * 3)
     recorded: list[View] = field(default_factory=lambda: [{}, {}, {}])
     names: dict[int, str] = field(default_factory=dict)
+    sizes: list[Sizes] = field(default_factory=lambda: [{}, {}, {}])
+    declared: list[Declared] = field(default_factory=lambda: [{}, {}, {}])
 
     def record_value(
         self, party: SiteParty, ctx: Any, site: int, slot: int, source: int, data: Any
@@ -154,7 +164,11 @@ class _MessageRecorder:
     @contextlib.contextmanager
     def record_graphs(self) -> Iterator[None]:
         """Return a context in which traced graphs record their messages whenever they run."""
-        recv = Site.recv
+        recv, start_site = Site.recv, Site.__init__
+
+        def record_site(site: Site, party: Any, number: int, dealer: int, *arguments: Any) -> None:
+            start_site(site, party, number, dealer, *arguments)
+            self.declared[party.index][number] = dealer, site.slots
 
         def record_receive(
             site: Site, shape: Any, source: int, slot: int = 0, dtype: Any = None
@@ -179,6 +193,7 @@ class _MessageRecorder:
 
         with contextlib.ExitStack() as stack:
             stack.enter_context(mock.patch.object(Site, "recv", record_receive))
+            stack.enter_context(mock.patch.object(Site, "__init__", record_site))
             for name in ("reveal", "reveal_bits"):
                 function: Callable[..., Any] = getattr(io, name)
                 for known, module in list(sys.modules.items()):
@@ -191,6 +206,7 @@ class _MessageRecorder:
     def take_messages(self, party: int) -> View:
         """Return the messages since the last call, an opened result in place of its message."""
         messages, self.recorded[party] = self.recorded[party], {}
+        self.sizes[party] = {m: words.nbytes for m, words in messages.items() if m.slot != -1}
         for opened in [m for m in messages if m.slot == -1]:
             preceding = sorted(m for m in messages if m[:3] == opened[:3] and m.slot != -1)
             if len(preceding) == 2:  # a dealer receives two halves of bits: one, and both together
@@ -331,13 +347,17 @@ class Outcome:
         regions: number of regions, by party.
         names: names of the sites.
         calls: payload bits sent, and rounds, in a run with fresh masks, by party.
+        declared: dealer and slots of each site, by party.
+        sizes: bytes of the messages that each party received in that run.
         pads: the log of masks of two runs with equal inputs, all parties together.
     """
 
     unexplained: tuple[list[str], ...]
     regions: tuple[int, ...]
-    names: frozenset[str]
+    names: dict[int, str]
     calls: list[tuple[int, list[Any]]]
+    declared: list[Declared]
+    sizes: list[Sizes]
     pads: Words
 
 
@@ -393,6 +413,7 @@ class _Experiment:
         self.tested_bits: list[tuple[Pad, int]] = []
         self.top_changes: list[list[Changes]] = [[], [], []]
         self.calls: list[Any] = [None] * 3
+        self.sizes: list[Sizes] = [{}] * 3
         self._ends = {pad.stream: pad.end for pad in self.pads}
 
     def added_words(self, pad: Pad, bits: int) -> Words:
@@ -421,7 +442,7 @@ class _Experiment:
     def _heads(self, party: int) -> Heads:
         return dict(zip(self.tested_bits, self.top_changes[party], strict=True))
 
-    def outcome(self, publishes: bool, pads: Words) -> Outcome:
+    def outcome(self, publishes: bool, pads: Words, declared: list[Declared]) -> Outcome:
         """Return the outcome of all changes; `pads` is the log of both runs without changes."""
         unexplained = [
             [
@@ -432,8 +453,9 @@ class _Experiment:
             for p, received in enumerate(self.received)
         ]
         regions = tuple(sum(len(each) for each in r.regions.values()) for r in self.received)
-        names = frozenset(self.names.values())
-        return Outcome(tuple(unexplained), regions, names, self.calls, pads)
+        return Outcome(
+            tuple(unexplained), regions, self.names, self.calls, declared, self.sizes, pads
+        )
 
 
 def check_entry(entry: Entry, dealer: int = 0, n: int | None = None) -> Outcome:
@@ -475,6 +497,7 @@ def check_entry(entry: Entry, dealer: int = 0, n: int | None = None) -> Outcome:
             start = party._step
             party.reset_counters()
             base = run()
+            sizes = watch.sizes[p]
             call = 8 * sum(party.counters()["payload"]), party.rounds()
             log = both[p] = get_mask_log(party)
             ops.native().record(party.handle, 0)
@@ -483,6 +506,7 @@ def check_entry(entry: Entry, dealer: int = 0, n: int | None = None) -> Outcome:
                 lambda: _Experiment(np.concatenate(logs), party.site_names)
             )
             experiment.base[p], experiment.calls[p] = base, call
+            experiment.sizes[p] = sizes
             experiment.changes[p] = measure_changes([(pad, ALL) for pad in experiment.pads])
             experiment.top_changes[p] += measure_changes(together(experiment.choose_streams))
             experiment.top_changes[p] += measure_changes(together(experiment.choose_words))
@@ -499,4 +523,4 @@ def check_entry(entry: Entry, dealer: int = 0, n: int | None = None) -> Outcome:
             fractional_bits=entry.fractional_bits,
         )
     result: _Experiment = sim.outputs[0]
-    return result.outcome(entry.publishes, np.concatenate(both))
+    return result.outcome(entry.publishes, np.concatenate(both), watch.declared)

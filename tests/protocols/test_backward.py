@@ -20,6 +20,7 @@ from tfe_bench.cluster.simulate import (
 )
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import backward, compare, convert, masked
+from tfe_bench.protocols.session import slots
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import Private, PrivateBits, cost_of
 from tfe_bench.protocols.session.party import Party
@@ -101,7 +102,12 @@ def test_shares_of_several_open_as_one(rng: np.random.Generator) -> None:
     def program(p: Party, x: Shared, sign: Shared) -> Any:
         def function(x: Shared, sign: Shared) -> Any:
             bits = random_bits(p, sign)
-            s = p.site("either", dealer=x.dealer)
+            injection = convert.list_injection_slots(ring_bits=44)
+            s = p.site(
+                "either",
+                dealer=x.dealer,
+                slots={0: injection[0], 1: injection[0], 2: slots.declare_exchanged()},
+            )
             first, second = (x.map(lambda a, i=i: a[i]) for i in range(2))
             a = convert.inject_shares(s, bits, first, 0, 0, drop=20)
             b = convert.inject_shares(s, bits, second, backward.MASKS, 1, negated=True, drop=20)

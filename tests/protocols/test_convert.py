@@ -16,6 +16,7 @@ from tfe_bench.cluster.simulate import assert_costs, measure_graph_call, share_f
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import convert, masked
 from tfe_bench.protocols.ring.compare import msb
+from tfe_bench.protocols.session import slots
 from tfe_bench.protocols.session.cost import Cost, words_for_bits
 from tfe_bench.protocols.session.counting import Private, PrivateBits, cost_of
 from tfe_bench.protocols.session.party import Party
@@ -230,7 +231,16 @@ def test_sums_of_unopened_injections_and_bits_open_as_one(
 
             b = convert.mask_bits(p, bits)
             x = x if limbs == 1 else convert.extend_to_wide(p, x, 0)
-            s = p.site("summed", dealer=x.dealer)
+            s = p.site(
+                "summed",
+                dealer=x.dealer,
+                slots={
+                    **convert.list_injection_slots(limbs),
+                    5: slots.declare_dealt(),
+                    8: slots.declare_exchanged(64 * limbs),
+                    9: slots.declare_exchanged(),
+                },
+            )
             y = convert.inject_shares(s, b, x, tensor=0, slot=0)
             z = convert.b2a_shares(s, b, bits_shape, 10, 5)
             whole = None
@@ -240,7 +250,7 @@ def test_sums_of_unopened_injections_and_bits_open_as_one(
                     whole = wide.add(whole, y[i])
                 z = tf.reduce_sum(z, axis=0)
             shape = [70] if limbs == 1 else [70, 2]
-            result = masked.exchange_masked(s, whole, shape, 20, 8, width=64 * limbs)
+            result = masked.exchange_masked(s, whole, shape, 20, 8)
             return replace(result, bits=x.bits), masked.exchange_masked(s, z, [70], 21, 9)
 
         bits_shape = tf.constant(bits.shape, tf.int64)

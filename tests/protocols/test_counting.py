@@ -32,7 +32,7 @@ from tfe_bench.protocols.ring import (
     shapes,
     truncation,
 )
-from tfe_bench.protocols.session import sharing, tensor_ops
+from tfe_bench.protocols.session import sharing, slots, tensor_ops
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import CostParty, Private, cost_of, count_cost
 from tfe_bench.protocols.session.party import Party
@@ -102,15 +102,23 @@ def test_only_dealt_shares_and_their_exchange_are_counted_by_themselves(
     use: Callable[[Any, Shared], Any],
 ) -> None:
     with raises(ProtocolError, "undeclared-cost", operation="unpriced"):
-        count_cost(lambda p, x: use(p.site("unpriced"), x), Private((3,)))
+        declared = {0: slots.declare_exchanged()}
+        count_cost(lambda p, x: use(p.site("unpriced", slots=declared), x), Private((3,)))
 
 
 def test_bits_dealt_before_two_exchanges_are_counted_once() -> None:
     def program(party: CostParty, x: Shared) -> tuple[Shared, Shared]:
-        s = party.site("two")
+        s = party.site(
+            "two",
+            slots={
+                0: slots.declare_dealt(),
+                1: slots.declare_exchanged(),
+                2: slots.declare_exchanged(),
+            },
+        )
         share = masked.deal(s, None, x.shape, 0) + x.m
-        first = masked.exchange_masked(s, share, x.shape, 1)
-        return first, masked.exchange_masked(s, share, x.shape, 2)
+        first = masked.exchange_masked(s, share, x.shape, 1, 1)
+        return first, masked.exchange_masked(s, share, x.shape, 2, 2)
 
     assert cost_of(program, Private((3,))) == Cost(192, 384, 384, rounds=1, with_dealing=2)
 

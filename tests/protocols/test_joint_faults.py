@@ -16,7 +16,7 @@ from tests.protocols.joint_views import check_entry, explain_regions
 from tests.protocols.seeded import Patch
 from tfe_bench.cluster import seeds
 from tfe_bench.protocols.ring import arithmetic, truncation
-from tfe_bench.protocols.session import io, ops
+from tfe_bench.protocols.session import io, ops, slots
 from tfe_bench.protocols.session.party import K1, K3, Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -44,7 +44,8 @@ def toy_entry(kind: str) -> Entry:
     def protocol(party: Party, x: Shared, y: Shared) -> Any:
         import tensorflow as tf
 
-        s = party.site("toy", dealer=x.dealer)
+        to_e2 = slots.declare_sent((slots.E1, slots.E2))
+        s = party.site("toy", dealer=x.dealer, slots={0: to_e2, 1: to_e2})
         six = tf.constant([6], tf.int64)
         if s.is_e2:
             if kind == "a key that its receiver holds":

@@ -16,7 +16,7 @@ from tfe_bench.protocols.ring import (
     arithmetic,
     compare,
 )
-from tfe_bench.protocols.session import ops
+from tfe_bench.protocols.session import ops, slots
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -121,7 +121,7 @@ def in_a_turn(body: Callable[[Party, Shared], Any]) -> Callable[[Party, Shared],
 
 def open_to_dealer(party: Party, x: Shared) -> Any:
     """Send a last message in a turn: the part that the dealer lacks."""
-    s = party.site("to the dealer")
+    s = party.site("to the dealer", slots={0: slots.declare_sent((slots.E2, slots.D))})
     if s.is_e2:
         s.send(x.m, s.d)
     return s.recv([5], s.e2) - x.l1 - x.l2 if s.is_dealer else None

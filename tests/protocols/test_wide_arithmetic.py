@@ -18,6 +18,7 @@ from tfe_bench.cluster.simulate import (
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import compare, convert, masked
 from tfe_bench.protocols.ring import wide_arithmetic as ring
+from tfe_bench.protocols.session import slots
 from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -127,10 +128,11 @@ def test_products_cost_what_they_say_and_bits_become_shares(seed: int) -> None:
 
         def negative(x: Shared) -> Shared:
             bits = convert.mask_bits(p, compare.msb(p, x, 128))
-            s = p.site("test_bits", dealer=0)
+            both = {0: slots.declare_dealt(128), 1: slots.declare_exchanged(128)}
+            s = p.site("test_bits", dealer=0, slots=both)
             shape = tf.shape(x.any, out_type=tf.int64)
             y = ring.share_bits(s, bits, shape, 0, 0, 2)
-            return masked.exchange_masked(s, y, shape, 1, 1, width=128)
+            return masked.exchange_masked(s, y, shape, 1, 1)
 
         return measure_graph_call(p, product, x), p.function(negative)(x)
 

@@ -211,7 +211,7 @@ class Session : public std::enable_shared_from_this<Session> {
   struct Counters {
     // Of protocol messages; frames, with their headers, count as they leave.
     uint64_t payload_sent[3], frame_sent[3], messages_sent[3];
-    uint64_t payload_received[3];
+    uint64_t payload_received[3];  // by receives
   };
   Counters counters();
   void ResetCounters();
@@ -287,7 +287,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void Queue(Peer& to, Outgoing message);
   bool GatherMaterial(Peer& to);
   bool ReleaseGathered(Peer& to);
-  void Note(const Tag& tag, int index, Depth depth);
+  void NoteDelivery(int peer, const Tag& tag, int index, const Message& message);
   struct Credit;
   struct FedCredit;
   std::shared_ptr<const KeptMasks> SourceOf(int64_t step);

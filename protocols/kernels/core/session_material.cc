@@ -125,7 +125,7 @@ Error Session::Feed(int peer, const Tag& tag, const uint8_t* data, size_t size) 
       error = "the material has " + std::to_string(size) + " bytes where " +
               std::to_string(asked->second.expected) + " were due";
     }
-    Note(tag, asked->second.index, message.depth);
+    if (error.empty()) NoteDelivery(peer, tag, asked->second.index, message);
     done = std::move(asked->second.done);
     from.waiting.erase(asked);
   }

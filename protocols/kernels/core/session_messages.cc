@@ -123,11 +123,14 @@ bool Session::ReleaseGathered(Peer& to) {
   return true;
 }
 
-void Session::Note(const Tag& tag, int index, Depth depth) {
+// Counts a protocol message that a receive gets.  Messages that no receive gets, such as those of a
+// finished step, count nowhere.
+void Session::NoteDelivery(int peer, const Tag& tag, int index, const Message& message) {
   if (tag.site == 0) return;
+  counters_.payload_received[peer] += message.size;
   auto& depths = recv_depths_[static_cast<int64_t>(tag.step)];
   if (static_cast<int>(depths.size()) <= index) depths.resize(index + 1);
-  depths[index] = depth;
+  depths[index] = message.depth;
 }
 
 void Session::Recv(int peer, const Tag& tag, int index, size_t expected, Done done) {
@@ -149,7 +152,7 @@ void Session::Recv(int peer, const Tag& tag, int index, size_t expected, Done do
         from.arrived.erase(it);
         from.unasked -= message.size;
         if (message.size != expected) error = OtherSize(peer, message.size, expected, tag);
-        Note(tag, index, message.depth);
+        if (error.empty()) NoteDelivery(peer, tag, index, message);
       } else if (from.waiting.count(tag)) {
         error = "two receives wait for one message (" + Describe(tag) + ")";
       } else if (part != from.arriving.end() && part->second.message.size != expected) {
@@ -210,7 +213,6 @@ Error Session::Accept(int peer, const Tag& tag, uint16_t flags, Depth depth, uin
       changed_.notify_all();
       return "";
     }
-    counters_.payload_received[peer] += size;
     if (total > kMaxMessage || size > total || offset > total - size) {
       return "party " + std::to_string(peer) + " sent a malformed frame";
     }
@@ -293,7 +295,7 @@ Error Session::Accept(int peer, const Tag& tag, uint16_t flags, Depth depth, uin
       if (collecting_) changed_.notify_all();
       return "";
     }
-    Note(tag, asked->second.index, message.depth);
+    NoteDelivery(peer, tag, asked->second.index, message);
     done = std::move(asked->second.done);
     from.waiting.erase(asked);
   }
