@@ -16,7 +16,7 @@ from tfe_bench.protocols.ring import (
     shapes,
     truncation,
 )
-from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session import slices, tensor_ops
 from tfe_bench.protocols.session.party import Party, current_party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 from tfe_bench.protocols.session.types import Operand
@@ -99,10 +99,13 @@ def round(x: Shared) -> Shared:
     f = x.fractional_bits
     if f == 0:
         return x
-    party = current_party()
-    odd = convert.b2a(party, convert.mask_bits(party, compare.msb(party, x, f + 1)), x.shape)
-    even_down = arithmetic.add(x, replace(odd, fractional_bits=f))
-    return _floor_at_scale(arithmetic.add_constant(even_down, (1 << (f - 1)) - 1))
+
+    def round_to_even(party: Party, x: Shared) -> Shared:
+        odd = convert.b2a(party, convert.mask_bits(party, compare.msb(party, x, f + 1)), x.shape)
+        even_down = arithmetic.add(x, replace(odd, fractional_bits=f))
+        return _floor_at_scale(arithmetic.add_constant(even_down, (1 << (f - 1)) - 1))
+
+    return slices.map_slices(current_party(), round_to_even, [x])
 
 
 # ---- division with a remainder

@@ -10,7 +10,7 @@ import numpy as np
 from tfe_bench.protocols.api import operands
 from tfe_bench.protocols.api.operators import multiply
 from tfe_bench.protocols.ring import arithmetic, checks, compare, relational, shapes
-from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session import slices, tensor_ops
 from tfe_bench.protocols.session.party import current_party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.session.types import Axes
@@ -85,6 +85,16 @@ def _scan_operand_axis(
     return rows, scan_axis
 
 
+def _scan_in_slices(
+    operation: str, scan: Callable[[Shared, int], Shared], x: Shared, axis: int
+) -> Shared:
+    """Return scan(x, axis), in slices of rows if the axis is the last one of several."""
+    rank = len(operands.sizes(operation, x))
+    if rank < 2 or checks.normalize_axis(operation, axis, rank) != rank - 1:
+        return scan(x, axis)
+    return slices.map_slices(current_party(), lambda _, part: scan(part, -1), [x], row_axes=1)
+
+
 def _restore_axis(rows: Shared, scan_axis: int, reverse: bool) -> Shared:
     rows = shapes.reverse(rows, 0) if reverse else rows
     rank = len(rows.shape)
@@ -102,14 +112,18 @@ def cumprod(x: Shared, axis: int = 0, exclusive: bool = False, reverse: bool = F
     Error and range: as `reduce_prod`. Rounds: 2 (integers: 1) for each binary digit of n - 1. Bits
     sent: those of n/2 `multiply` for each of these digits.
     """
-    rows, scan_axis = _scan_operand_axis("cumprod", x, axis, reverse, multiply)
-    count = int(rows.shape[0])
-    if exclusive and count:
-        first = _share_public_ones_like(rows, [1, *rows.shape.as_list()[1:]])
-        rows = shapes.concat(
-            [first, rows.map(lambda a: tensor_ops.strided_slice(a, np.s_[: count - 1]))], 0
-        )
-    return _restore_axis(rows, scan_axis, reverse)
+
+    def multiply_scanned(x: Shared, axis: int) -> Shared:
+        rows, scan_axis = _scan_operand_axis("cumprod", x, axis, reverse, multiply)
+        count = int(rows.shape[0])
+        if exclusive and count:
+            first = _share_public_ones_like(rows, [1, *rows.shape.as_list()[1:]])
+            rows = shapes.concat(
+                [first, rows.map(lambda a: tensor_ops.strided_slice(a, np.s_[: count - 1]))], 0
+            )
+        return _restore_axis(rows, scan_axis, reverse)
+
+    return _scan_in_slices("cumprod", multiply_scanned, x, axis)
 
 
 @operands.check_arguments(max_bits=64, known=True)
@@ -129,5 +143,8 @@ def cummax(
     def take_larger_scanned(a: Shared, b: Shared) -> Shared:
         return relational.maximum(current_party(), a, b, bits)
 
-    rows, scan_axis = _scan_operand_axis("cummax", x, axis, reverse, take_larger_scanned)
-    return _restore_axis(rows, scan_axis, reverse)
+    def find_running_maximum(x: Shared, axis: int) -> Shared:
+        rows, scan_axis = _scan_operand_axis("cummax", x, axis, reverse, take_larger_scanned)
+        return _restore_axis(rows, scan_axis, reverse)
+
+    return _scan_in_slices("cummax", find_running_maximum, x, axis)

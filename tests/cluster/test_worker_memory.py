@@ -81,7 +81,7 @@ def make_inputs(name: str, n: int) -> dict[str, PrivateInput]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["reciprocal", "log", "gelu"])
+@pytest.mark.parametrize("name", ["reciprocal", "log", "gelu", "round", "histogram"])
 def test_a_job_in_slices_takes_little_memory_and_returns_it(name: str) -> None:
     n = 1 << 20
     with LocalCluster() as cluster:
@@ -89,7 +89,8 @@ def test_a_job_in_slices_takes_little_memory_and_returns_it(name: str) -> None:
         idle = [read_resident_memory(pid, "VmRSS") for pid in cluster.pids]
         cluster.run("operation", {"operation": name}, make_inputs(name, n))
         peaks = [read_resident_memory(pid, "VmHWM") for pid in cluster.pids]
-        # At once it grows by 48 to 65 times the inputs, of which it keeps nearly all.
+        # At once reciprocal grows by 48 to 65 times the inputs and keeps nearly all of it, and
+        # histogram by 71 times.
         assert max(peak - base for peak, base in zip(peaks, idle, strict=True)) < 16 * 16 * n
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.protocols.pads import assert_counters, repeated_words
 from tfe_bench.cluster.simulate import assert_costs, measure_graph_call, simulate
-from tfe_bench.protocols.api import statistics
+from tfe_bench.protocols.api import rounding, scans, statistics
 from tfe_bench.protocols.functions import logarithm, reciprocal, trigonometry
 from tfe_bench.protocols.nn import activations, gelu
 from tfe_bench.protocols.order import extremes
@@ -113,6 +113,30 @@ def test_extremes_of_rows_are_found_in_slices(
         )
         np.testing.assert_array_equal(got.value(), want)
     assert len(counts) >= (9 if profile == "wan" else 3)
+
+
+@pytest.mark.usefixtures("small_slices")
+@pytest.mark.parametrize("shape", [(1000, 4), (3, 201, 6)])
+def test_scans_of_rows_run_in_slices(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = count_slices(monkeypatch)
+    x = np.random.default_rng(10).integers(-9, 9, shape)
+    got = run_protocol(lambda party, x: scans.cummax(x, -1, reverse=True), x)
+    np.testing.assert_array_equal(got.value(), np.maximum.accumulate(x[..., ::-1], -1)[..., ::-1])
+    got = run_protocol(lambda party, x: scans.cumprod(as_integers(x), len(shape) - 1, True), x)
+    want = np.cumprod(np.concatenate([np.ones([*shape[:-1], 1], int), x], -1), -1)[..., :-1]
+    np.testing.assert_array_equal(got.value(), want)
+    assert len(counts) >= 3
+
+
+@pytest.mark.usefixtures("small_slices")
+def test_numbers_are_rounded_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = count_slices(monkeypatch)
+    x = np.arange(-500, 501) * (ONE // 4)
+    got = run_protocol(lambda party, x: rounding.round(x), x)
+    np.testing.assert_array_equal(got.value(), np.rint(x / ONE).astype(np.int64) * ONE)
+    assert counts
 
 
 @pytest.mark.usefixtures("small_slices")
