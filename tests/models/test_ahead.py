@@ -11,31 +11,13 @@ import numpy as np
 import pytest
 
 from tests.cluster.conftest import PATIENCE, Trio, wait_until
+from tests.models.tiny import draw_pictures, picture_model
 from tests.refusals import raises
 from tfe_bench.cluster import spool
 from tfe_bench.errors import PolicyError, SecurityError, UsageError
 from tfe_bench.models.inference import service
 from tfe_bench.models.inference.ahead_setting import KEY
-from tfe_bench.models.inference.private import PrivateModel, convert
-
-
-def make_model(seed: int = 1) -> PrivateModel:
-    import keras
-
-    rng = np.random.default_rng(seed)
-    layers = [
-        keras.Input((6, 6, 1)),
-        keras.layers.Conv2D(2, 3, activation="relu"),
-        keras.layers.Flatten(),
-        keras.layers.Dense(3),
-    ]
-    model = keras.Sequential(layers, name="tiny")
-    model.set_weights([rng.uniform(-1, 1, w.shape) for w in model.get_weights()])
-    return convert(model, np.random.default_rng(2).uniform(0, 1, (8, 6, 6, 1)))
-
-
-def draw_images(rng: np.random.Generator, batch: int = 1) -> Any:
-    return rng.uniform(0, 1, (batch, 6, 6, 1))
+from tfe_bench.models.inference.private import PrivateModel
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +55,9 @@ def test_a_prediction_with_material_is_the_same_and_sends_less(
     three: Trio, rng: np.random.Generator
 ) -> None:
     owner, guest = three.client("owner"), three.client("guest")
-    private = make_model()
+    private = picture_model()
     service.deploy(owner, private, "tiny", ["guest"])
-    images = draw_images(rng)
+    images = draw_pictures(rng)
     _, plain = service.predict(guest, "tiny", images)
     service.deploy(owner, private, "tiny", ["guest"], replace=True, ahead=2)
     wait_ready(three, owner, "tiny", 2)
@@ -101,11 +83,11 @@ def test_a_prediction_with_material_is_the_same_and_sends_less(
 
 def test_another_batch_or_setting_uses_no_material(three: Trio, rng: np.random.Generator) -> None:
     owner = three.client("owner")
-    private = make_model(3)
+    private = picture_model(3)
     service.deploy(owner, private, "other", ahead=1, ahead_batch=2)
     wait_ready(three, owner, "other", 1)
     for batch, options, used in ((1, {}, 0), (2, {"check_range": False}, 0), (5, {"batch": 2}, 2)):
-        images = draw_images(rng, batch)
+        images = draw_pictures(rng, batch)
         outputs, result = service.predict(owner, "other", images, **options)
         np.testing.assert_allclose(outputs, private.plain(images), rtol=0, atol=2e-3)
         # (one entry is ready: the second whole batch runs without)
@@ -121,7 +103,7 @@ def spools(three: Trio) -> list[spool.MaterialSpool]:
 @pytest.fixture
 def deployed(three: Trio) -> Iterator[tuple[Any, PrivateModel]]:
     """Provide a model with one entry that is ready."""
-    owner, private = three.client("owner"), make_model(4)
+    owner, private = three.client("owner"), picture_model(4)
     service.deploy(owner, private, "model", ahead=1, replace=True)
     wait_ready(three, owner, "model", 1)
     yield owner, private
@@ -130,7 +112,7 @@ def deployed(three: Trio) -> Iterator[tuple[Any, PrivateModel]]:
 
 def count_used(client: Any, private: PrivateModel, rng: np.random.Generator) -> list[int]:
     """Return how many entries each worker used for a right prediction."""
-    images = draw_images(rng)
+    images = draw_pictures(rng)
     outputs, result = service.predict(client, "model", images)
     np.testing.assert_allclose(outputs, private.plain(images), rtol=0, atol=2e-3)
     return [row[KEY]["used"] for row in result.measured]
@@ -165,7 +147,7 @@ def test_a_file_that_was_removed_or_changed_is_not_used(
     content[len(content) // 2] ^= 1
     entry.path.write_bytes(bytes(content))
     with raises(SecurityError, "material-damaged"):
-        service.predict(owner, "model", draw_images(rng))
+        service.predict(owner, "model", draw_pictures(rng))
     count_used(owner, private, rng)
     wait_ready(three, owner, "model", 1)
     assert count_used(owner, private, rng) == [1, 1, 1]
@@ -226,7 +208,7 @@ def test_a_new_deployment_uses_no_material_of_the_old_one(
 ) -> None:
     owner, _ = deployed
     before = set(list_files(three))
-    private = make_model(5)
+    private = picture_model(5)
     service.deploy(owner, private, "model", replace=True, ahead=1)
     assert before.isdisjoint(list_files(three))
     count_used(owner, private, rng)
@@ -234,7 +216,7 @@ def test_a_new_deployment_uses_no_material_of_the_old_one(
 
 
 def test_settings_are_checked_in_words(three: Trio, monkeypatch: pytest.MonkeyPatch) -> None:
-    owner, private = three.client("owner"), make_model()
+    owner, private = three.client("owner"), picture_model()
     refused: list[dict[str, Any]] = [
         {"ahead": 65},
         {"ahead": -1},

@@ -12,7 +12,7 @@ import pytest
 
 from tests.cluster.conftest import PATIENCE, Hosts, wait_until
 from tests.models.dying_worker import MAKING, STEPS, USING
-from tests.models.test_ahead import draw_images, make_model
+from tests.models.tiny import draw_pictures, picture_model
 from tests.paths import ROOT
 from tfe_bench.cluster import spool
 from tfe_bench.cluster.launch import Cluster
@@ -73,7 +73,7 @@ def dying(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DyingHosts]:
 
 @pytest.fixture(scope="module")
 def private(dying: DyingHosts) -> PrivateModel:
-    model = make_model()
+    model = picture_model()
     with Cluster(dying.cluster, "owner") as opened:
         service.deploy(opened.client, model, "tiny", ahead=1)
     return model
@@ -81,7 +81,7 @@ def private(dying: DyingHosts) -> PrivateModel:
 
 def predict_once(dying: DyingHosts, private: PrivateModel, rng: np.random.Generator) -> list[int]:
     """Predict; return how many entries each worker has used."""
-    images = draw_images(rng)
+    images = draw_pictures(rng)
     with Cluster(dying.cluster, "owner") as opened:
         outputs, result = service.predict(opened.client, "tiny", images)
     np.testing.assert_allclose(outputs, private.plain(images), rtol=0, atol=2e-3)

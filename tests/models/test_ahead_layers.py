@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.models.case_shares import split_case_shares
 from tests.models.test_execute import (
     NEAR,
     UNWATCHED,
@@ -22,7 +23,7 @@ from tests.models.test_execute import (
 from tests.protocols.pads import assert_counters, words_under_one_pad
 from tfe_bench.cluster.simulate import Simulation, reconstruct, simulate
 from tfe_bench.models.convert import plaintext
-from tfe_bench.models.inference import execute, weights
+from tfe_bench.models.inference import execute
 from tfe_bench.models.inference.private import convert
 from tfe_bench.protocols.ring import refresh, rotation
 from tfe_bench.protocols.session.material import KeptMessages
@@ -40,14 +41,7 @@ def simulate_phases(cases: list[Case], dealer: int, record: bool = False) -> Sim
 
     def program(party: Party, *shares: Shared) -> Any:
         results = []
-        left = iter(shares)
-        for s, _, _ in cases:
-            own: dict[str, Shared] = {}
-            for part in weights.weight_parts(s.plan):
-                w = replace(next(left), fractional_bits=part.fractional_bits)
-                own |= dict.fromkeys(part.keys, w)
-            (name,) = s.plan.graph.inputs
-            x = replace(next(left), fractional_bits=s.plan.fraction_of(name))
+        for s, own, x in split_case_shares(cases, shares):
 
             def model(own: Any, x: list[Shared], s: execute.Prediction = s) -> Any:
                 return execute.run_model(party, s, own, [refresh.refresh(party, x[0])])

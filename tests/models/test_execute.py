@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.models.case_shares import split_case_shares
 from tests.refusals import Matching, raises
 from tfe_bench.cluster.simulate import (
     Simulation,
@@ -257,14 +258,7 @@ def simulate_cases(some: list[Case], dealer: int, again: bool) -> Simulation:
 
     def program(party: Party, *shares: Shared) -> Any:
         results = []
-        left = iter(shares)
-        for s, _, _ in some:
-            own: dict[str, Shared] = {}
-            for part in weights.weight_parts(s.plan):
-                w = replace(next(left), fractional_bits=part.fractional_bits)
-                own |= dict.fromkeys(part.keys, w)
-            (name,) = s.plan.graph.inputs
-            x = replace(next(left), fractional_bits=s.plan.fraction_of(name))
+        for s, own, x in split_case_shares(some, shares):
 
             def model(own: Any, x: Shared, s: execute.Prediction = s) -> Any:
                 return execute.run_model(party, s, own, [x])

@@ -34,6 +34,28 @@ def model_of(outputs: int = 1, end: str | None = "sigmoid", seed: int = 3) -> An
     )
 
 
+def picture_model(seed: int = 1, scale: float = 1.0, first_weight: float = 0.5) -> PrivateModel:
+    """Return a converted convolution and a dense layer, with weights of a seed."""
+    import keras
+
+    rng = np.random.default_rng(seed)
+    layers = [
+        keras.Input((6, 6, 1)),
+        keras.layers.Conv2D(2, 3, activation="relu"),
+        keras.layers.Flatten(),
+        keras.layers.Dense(3),
+    ]
+    model = keras.Sequential(layers, name="tiny")
+    weights = [scale * rng.uniform(-1, 1, w.shape) for w in model.get_weights()]
+    weights[0].reshape(-1)[0] = first_weight
+    model.set_weights(weights)
+    return convert(model, np.random.default_rng(2).uniform(0, 1, (8, 6, 6, 1)))
+
+
+def draw_pictures(rng: np.random.Generator, batch: int = 1) -> Any:
+    return rng.uniform(0, 1, (batch, 6, 6, 1))
+
+
 def text_model(words: int = 5, length: int = 6) -> PrivateModel:
     """Return the smallest model for text generation: each token determines the next."""
     import keras
