@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def _run_plain(context: Context) -> Mapping[str, Shared]:
-    """Run by parameters: `fail`, `wait` (seconds), `words` (of output), `square` (its product with
-    itself), `late_fail` and `late_error` (an error after it, with a text), `fail_at` (one party),
-    `reveal` (opens the input, undeclared); else return the inputs.
+    """Run by parameters: `fail`, `wait` (seconds), `words` (of output), `square` and `relu` (calls
+    of their graph), `late_fail` and `late_error` (an error after them, with a text), `fail_at` (one
+    party), `reveal` (opens the input, undeclared); else return the inputs.
     """
     parameters: Mapping[str, Any] = context.parameters
     if parameters.get("fail"):
@@ -31,12 +31,24 @@ def _run_plain(context: Context) -> Mapping[str, Shared]:
 
         [x] = outputs.values()
         outputs = {"x": x.map(lambda part: tf.repeat(part, words))}
-    if parameters.get("square"):
+    if count := int(parameters.get("square", 0)):
         from tfe_bench.protocols.ring import arithmetic
 
         party, [x] = context.party, outputs.values()
         with party.kept_graphs("square"):
-            outputs = {"x": party.function(lambda x: arithmetic.mul(party, x, x))(x)}
+            square = party.function(lambda x: arithmetic.mul(party, x, x))
+        for _ in range(count):
+            x = square(x)
+        outputs = {"x": x}
+    if count := int(parameters.get("relu", 0)):
+        from tfe_bench.protocols.nn import relu
+
+        party, [x] = context.party, outputs.values()
+        with party.kept_graphs("relu"):
+            rectify = party.function(lambda x: relu.relu(party, x))
+        for _ in range(count):
+            x = rectify(x)
+        outputs = {"x": x}
     if parameters.get("reveal"):
         from tfe_bench.protocols.session import io
 

@@ -121,7 +121,7 @@ def test_a_fault_of_a_computing_job_has_words_only_if_it_is_not_sealed(
     client.sealed = is_sealed
     with caplog.at_level(logging.WARNING, "tfe_bench.worker"):
         with pytest.raises(TfeBenchError) as caught:
-            client.run("plain", {"square": True, order: SECRET}, _X)
+            client.run("plain", {"square": 1, order: SECRET}, _X)
         wait_until(trio.idle, "the job has ended", 20)
     texts = [str(caught.value), json.dumps(caught.value.to_fields())]
     texts += [notice.decode(errors="replace") for notice in notices]
@@ -144,7 +144,7 @@ def test_a_refusal_before_the_first_graph_keeps_its_words(trio: Trio) -> None:
     with raises(UsageError, "invalid-usage") as caught:
         client.run("plain", {"fail": True}, _X)
     assert "As ordered." in str(caught.value)
-    np.testing.assert_array_equal(client.run("plain", {"square": True}, _X).outputs["x"], [0, 1, 4])
+    np.testing.assert_array_equal(client.run("plain", {"square": 1}, _X).outputs["x"], [0, 1, 4])
 
 
 @pytest.mark.parametrize("kind", sorted(faults._REPORTED_KINDS))
@@ -176,7 +176,7 @@ def test_an_error_that_a_peer_makes_up_is_reported_as_its_word(
     client = trio.client("analyst")
     client.sealed = is_sealed
     with pytest.raises(TfeBenchError) as caught:
-        client.run("plain", {"square": True, "fail_at": 2}, _X)
+        client.run("plain", {"square": 1, "fail_at": 2}, _X)
     wait_until(trio.idle, "the job has ended", 20)
     assert links
     quoted = [cause for cause in failed if cause.reporter == 2]
