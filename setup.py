@@ -34,7 +34,7 @@ ISA_FLAGS = {
         *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mvaes"),
         "-mprefer-vector-width=512",
     ],
-    "_ifma": [*AVX2, "-mavx512f", "-mavx512vl", "-mavx512ifma"],
+    "_ifma": [*AVX2, "-mavx512f", "-mavx512vl", "-mavx512ifma", "-mavx512vnni"],
     "_amx": [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vbmi"],
 }
 

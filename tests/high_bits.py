@@ -14,6 +14,7 @@ PRODUCTS = (
     "tfe_bench_ring_mat_mul",
     "tfe_bench_mat_mul_combined",
     "tfe_bench_ring_conv2d",
+    "tfe_bench_conv_combined",
 )
 _seeds = itertools.count()
 

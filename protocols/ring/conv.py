@@ -249,7 +249,11 @@ def list_tensor_sizes(a: Any) -> list[Any]:
 def convolve_ring_elements(
     a: list[Any], b: list[Any], windows: Windows, depthwise: bool = False
 ) -> Any:
-    """Return the sum of the convolutions of paired tensors over Z_2^64, public or not. Local."""
+    """Return the sum of the convolutions of paired tensors over Z_2^64, public or not. Local.
+
+    Combined kernels (`tensor_ops.combine_terms`) are not stored, as in
+    `products.sum_matrix_products`.
+    """
     if not (tensor_ops.is_concrete(a[0]) and tensor_ops.is_concrete(b[0])):
         n, *image, _ = a[0].shape
         *kernel, channels, filters = b[0].shape
@@ -258,6 +262,11 @@ def convolve_ring_elements(
         products_per_output = math.prod(kernel) * (1 if depthwise else channels)
         return tensor_ops.symbolic_result(
             shape, *a, *b, work=math.prod(shape) * products_per_output
+        )
+    terms = tensor_ops.get_combined_terms(b[0]) if len(b) == 1 and not depthwise else None
+    if terms is not None:
+        return ops.module().tfe_bench_conv_combined(
+            x=a[0], bits=products.count_read_bits(), **terms, **windows.kernel_attributes
         )
     return ops.module().tfe_bench_ring_conv2d(
         a=a,

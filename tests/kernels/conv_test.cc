@@ -81,14 +81,41 @@ std::string Try(const ConvShape& s, bool depthwise, int pairs, const ParallelFor
       s, pairs, ds.data(), ws.data(), dx.data(), parallel);
   (depthwise ? tfe_bench::DepthwiseConv2DKernelGradient : tfe_bench::Conv2DKernelGradient)(
       s, pairs, xs.data(), ds.data(), dw.data(), parallel);
-  if (y == want_y && dx == want_dx && dw == want_dw) return "";
+  // The low bits alone, also with a kernel that a source computes.
+  bool bits_are_right = true;
+  for (const int bits : {48, 52, 54, 64}) {
+    if (depthwise) break;
+    ConvShape t = s;
+    t.bits = bits;
+    const auto check = [&](const Words& want, const auto& convolve) {
+      Words z(y.size(), kSeed);
+      convolve(z.data());
+      for (size_t i = 0; i < z.size(); ++i) {
+        bits_are_right = bits_are_right && (z[i] ^ want[i]) << (64 - bits) == 0;
+      }
+    };
+    check(want_y, [&](uint64_t* z) {
+      tfe_bench::Conv2D(t, pairs, xs.data(), ws.data(), z, parallel);
+    });
+    Words alone(y.size());
+    ForEach(s, false, [&](int64_t in, int64_t kernel, int64_t out) {
+      alone[out] += x[0][in] * w[0][kernel];
+    });
+    const tfe_bench::WordSource source = [&](int64_t first, int64_t count, uint64_t* out) {
+      for (int64_t i = 0; i < count; ++i) out[i] = w[0].at(first + i);
+    };
+    check(alone, [&](uint64_t* z) {
+      tfe_bench::Conv2DFromSource(t, xs[0], source, z, parallel);
+    });
+  }
+  if (y == want_y && dx == want_dx && dw == want_dw && bits_are_right) return "";
   std::ostringstream text;
   text << (depthwise ? "depthwise " : "") << s.images << "x" << s.h << "x" << s.w << "x"
        << s.channels << " kernel " << s.kernel_h << "x" << s.kernel_w << "x" << s.filters
        << " stride " << s.stride_h << "," << s.stride_w << " dilation " << s.dilation_h << ","
        << s.dilation_w << " pad " << s.pad_top << "," << s.pad_left << " pairs " << pairs << ":"
        << (y == want_y ? "" : " result") << (dx == want_dx ? "" : " images")
-       << (dw == want_dw ? "" : " kernel");
+       << (dw == want_dw ? "" : " kernel") << (bits_are_right ? "" : " low bits");
   return text.str();
 }
 
@@ -121,6 +148,9 @@ TEST(UsualLayersMatchTheDefinition) {
       Square(2, 24, 8, 1, 24, 2, 0),    // ... of every second pixel
       Square(2, 7, 300, 3, 8, 1, 1),    // ... deep
       Square(1, 40, 128, 3, 2, 1, 1),   // a row of outputs larger than the buffer
+      Square(1, 14, 256, 1, 40, 1, 0),  // 1 x 1, several slices of the depth
+      Square(1, 7, 520, 1, 33, 2, 0),   // ... of every second pixel
+      Square(1, 28, 130, 3, 8, 1, 1),   // two tiles
   };
   for (const ConvShape& s : shapes) {
     for (const ParallelFor& way : {ParallelFor(Serial), ParallelFor(TwoThreads)}) {

@@ -37,6 +37,7 @@ std::vector<Path> PathsOfThisCpu() {
   if (tfe_bench::Cpu().avx2) add(tfe_bench::internal::kGemmAvx2);
   if (tfe_bench::Cpu().avx512) add(tfe_bench::internal::kGemmAvx512);
   if (tfe_bench::Cpu().ifma) add(tfe_bench::internal::kGemmIfma);
+  if (tfe_bench::Cpu().ifma) add(tfe_bench::internal::kGemmFullIfma);
   for (const GemmIsa& isa : tfe_bench::internal::kGemmAmx) {
     if (tfe_bench::Cpu().amx) add(isa);
   }

@@ -92,6 +92,7 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "ApplyMask": {**_MASK, "op": "add128", "sent": True},
     "Combine": {"N": 1, "S": 1, "factors": [2, -1]},
     "Compose": {},
+    "ConvCombined": {"N": 1, "S": 1, "factors": [2, -1], "bits": 48, **_WINDOWS},
     "DecodeFixed": {"fractional_bits": 16},
     "DifferencePlanes": {"bits": 20},
     "EncodeFixed": {"fractional_bits": 16},
@@ -169,6 +170,7 @@ PRODUCTS: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
 # Valid shapes of ops that none of the other shapes fit.
 FITTING: dict[str, list[tuple[int, ...]]] = {
     "Combine": [(3, 5), (16,), (3, 5)],
+    "ConvCombined": [(1, 4, 4, 2), (3, 3, 2, 5), (16,), (3, 3, 2, 5)],
     "ExpandSeed": [(16,), (3, 5)],
     "MatMulCombined": [(2, 3), (3, 5), (16,), (3, 5)],
     "Permute": [(1, 1, 1), (1, 1)],

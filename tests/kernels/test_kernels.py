@@ -19,7 +19,7 @@ FLAGS = {
     "_aesni": ["-maes", "-mssse3", "-msse4.1"],
     "_avx2": AVX2,
     "_avx512": [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mvaes"],
-    "_ifma": [*AVX2, "-mavx512f", "-mavx512vl", "-mavx512ifma"],
+    "_ifma": [*AVX2, "-mavx512f", "-mavx512vl", "-mavx512ifma", "-mavx512vnni"],
     "_amx": [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vbmi"],
 }
 

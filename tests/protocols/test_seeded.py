@@ -10,7 +10,8 @@ import pytest
 from tests.graphs import keep_python_graphs
 from tfe_bench.cluster import seeds
 from tfe_bench.cluster.simulate import reconstruct, simulate
-from tfe_bench.protocols.ring import arithmetic, products
+from tfe_bench.lazy_tensorflow import tf
+from tfe_bench.protocols.ring import arithmetic, conv, products
 from tfe_bench.protocols.session import seeded
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.seeded import Seeded
@@ -23,8 +24,6 @@ def hold_input(
     party: int, values: Any, seed_pair: tuple[bytes, bytes] = SEEDS, dealer: int = 0
 ) -> Seeded:
     """Return a job party's part of a client's input."""
-    import tensorflow as tf
-
     _, _, m = seeds.share_values_by_seeds(values, drawn_seeds=seed_pair)
     one, two = (tf.constant(list(seed), tf.uint8) for seed in seed_pair)
     role = (party - dealer) % 3
@@ -87,6 +86,44 @@ def test_a_graph_takes_seeds_and_makes_masks_when_it_wants_them(
     np.testing.assert_array_equal(sim.value(lambda out: out[0]), (x * x) @ w)
     for party, (_, waiting) in enumerate(sim.outputs):
         assert len(waiting) == (2 if party == dealer else 1) and all(waiting)
+
+
+@pytest.mark.parametrize(
+    ("side", "kernel", "stride"), [(5, 1, 1), (6, 1, 2), (7, 3, 1), (50, 3, 1)]
+)
+@pytest.mark.parametrize("dealer", range(3))
+def test_a_convolution_before_a_truncation_computes_the_combined_kernel_itself(
+    dealer: int, side: int, kernel: int, stride: int, rng: np.random.Generator
+) -> None:
+    x = rng.integers(-(2**12), 2**12, (1, side, side, 3))
+    w = rng.integers(-(2**12), 2**12, (kernel, kernel, 3, 5))
+    windows = conv.Windows((stride, stride))
+
+    def program(party: Party, x: Shared) -> Any:
+        def convolve(own: Seeded, x: Shared) -> Shared:
+            terms = [
+                products.BilinearShareProduct(
+                    x,
+                    seeded.expand_masks(own, [x]),
+                    lambda a, b: conv.convolve_ring_elements(a, b, windows),
+                )
+            ]
+            return products.exchange_truncated_sum(party, "product", terms, None, 4, 40)[0]
+
+        f = party.function(convolve)
+        result = f(hold_input(party.index, w, dealer=dealer), x)
+        (graph,) = f._traced.values()
+        concrete: Any = graph.concrete
+        types = [op.type for op in concrete.graph.get_operations()]
+        return result, types
+
+    with keep_python_graphs():
+        sim = simulate(program, x, dealer=dealer)
+    result = (sim.value(lambda out: out[0]) + 2**39) % 2**40 - 2**39
+    expected = tf.nn.conv2d(x.astype(np.float64), w.astype(np.float64), stride, "VALID").numpy()
+    assert np.abs(result - expected / 16).max() < 2
+    for _, types in sim.outputs:
+        assert "TfeBench>ConvCombined" in types and "TfeBench>RingConv2D" not in types
 
 
 @pytest.mark.parametrize("rows", [1, 5, 40])

@@ -1,6 +1,7 @@
 #include "protocols/kernels/core/conv.h"
 
 #include <algorithm>
+#include <memory>
 
 #include "protocols/kernels/core/patches.h"
 #include "protocols/kernels/core/per_isa.h"
@@ -18,7 +19,23 @@ struct Operands {
   const uint64_t* const* x;
   const uint64_t* const* w;
   uint64_t* y;
+  const WordSource* source = nullptr;  // of w, if w is null
 };
+
+// y (+)= a times rows [row, row + depth) of the kernels of pair p; y starts at `pixel`.
+void MultiplyByKernel(const ConvShape& s, const Operands& o, int p, int64_t row, int64_t depth,
+                      const uint64_t* a, int64_t pixel, int64_t rows, bool accumulate,
+                      const ParallelFor& parallel) {
+  uint64_t* y = o.y + pixel * s.filters;
+  if (o.w != nullptr) {
+    return Gemm(s.bits, rows, s.filters, depth, a, depth, o.w[p] + row * s.filters, s.filters, y,
+                s.filters, accumulate, parallel);
+  }
+  const auto part = [&](int64_t first, int64_t count, uint64_t* out) {
+    (*o.source)(row * s.filters + first, count, out);
+  };
+  Gemm(s.bits, rows, s.filters, depth, a, depth, part, y, s.filters, accumulate, parallel);
+}
 
 // Pixels [begin, end), `taps` kernel elements at a time.
 void ConvolveTile(const ConvShape& s, const Operands& o, int64_t begin, int64_t end, int64_t taps,
@@ -36,8 +53,8 @@ void ConvolveTile(const ConvShape& s, const Operands& o, int64_t begin, int64_t 
                         std::min(begin + to * kRowsTogether, end), tap, end_tap,
                         patches + from * kRowsTogether * depth);
                });
-      Gemm(s.bits, rows, s.filters, depth, patches, depth, o.w[p] + tap * s.channels * s.filters,
-           s.filters, o.y + begin * s.filters, s.filters, p > 0 || tap > 0, parallel);
+      MultiplyByKernel(s, o, p, tap * s.channels, depth, patches, begin, rows, p > 0 || tap > 0,
+                       parallel);
     }
   }
 }
@@ -47,25 +64,33 @@ bool IsMatrixProduct(const ConvShape& s) {
          s.pad_top == 0 && s.pad_left == 0 && s.out_h == s.h && s.out_w == s.w;
 }
 
-}  // namespace
+// All of w from its source, in pieces that stay in the first-level cache.
+std::unique_ptr<uint64_t[]> StoreKernel(const ConvShape& s, const WordSource& source,
+                                        const ParallelFor& parallel) {
+  constexpr int64_t kTogether = 512;
+  const int64_t words = s.kernel_h * s.kernel_w * s.channels * s.filters;
+  std::unique_ptr<uint64_t[]> w(new uint64_t[static_cast<size_t>(words)]);
+  parallel(CeilDiv(words, kTogether), 2 * kTogether, [&](int64_t begin, int64_t end) {
+    const int64_t first = begin * kTogether;
+    source(first, std::min(end * kTogether, words) - first, w.get() + first);
+  });
+  return w;
+}
 
-void Conv2D(const ConvShape& s, int pairs, const uint64_t* const* x, const uint64_t* const* w,
-            uint64_t* y, const ParallelFor& parallel) {
+void Convolve(const ConvShape& s, const Operands& o, const ParallelFor& parallel) {
   const int64_t pixels = s.images * s.out_h * s.out_w;
   const int64_t taps = s.kernel_h * s.kernel_w;
   if (pixels == 0 || s.filters == 0) return;
   if (taps == 0 || s.channels == 0) {
-    std::fill_n(y, pixels * s.filters, 0);
+    std::fill_n(o.y, pixels * s.filters, 0);
     return;
   }
   if (IsMatrixProduct(s)) {
-    for (int p = 0; p < pairs; ++p) {
-      Gemm(s.bits, pixels, s.filters, s.channels, x[p], s.channels, w[p], s.filters, y, s.filters,
-           p > 0, parallel);
+    for (int p = 0; p < o.pairs; ++p) {
+      MultiplyByKernel(s, o, p, 0, s.channels, o.x[p], 0, pixels, p > 0, parallel);
     }
     return;
   }
-  const Operands operands = {pairs, x, w, y};
   // With enough pixels the tiles are shared out; with fewer, the rows and columns of each.
   const bool by_tiles = pixels >= kTiles * kFewestRows;
   const int64_t wanted =
@@ -79,19 +104,36 @@ void Conv2D(const ConvShape& s, int pairs, const uint64_t* const* x, const uint6
                                            1, std::max<int64_t>(1, kPatchWords / s.channels));
   const int64_t together = std::clamp<int64_t>(kPatchWords / (rows * s.channels), 1, taps);
   const int64_t tiles = CeilDiv(pixels, rows);
+  if (o.w == nullptr && tiles > 1) {  // else each tile would compute the kernel
+    const std::unique_ptr<uint64_t[]> stored = StoreKernel(s, *o.source, parallel);
+    const uint64_t* const w = stored.get();
+    return Convolve(s, {o.pairs, o.x, &w, o.y}, parallel);
+  }
   const auto run = [&](int64_t begin, int64_t end, const ParallelFor& inner) {
     const Scratch patches(Scratch::kPatches, rows * together * s.channels);
     for (int64_t tile = begin; tile < end; ++tile) {
-      ConvolveTile(s, operands, tile * rows, std::min((tile + 1) * rows, pixels), together,
+      ConvolveTile(s, o, tile * rows, std::min((tile + 1) * rows, pixels), together,
                    patches.data(), inner);
     }
   };
   if (by_tiles) {
-    parallel(tiles, pairs * rows * depth * s.filters / kMacsPerCycle + rows * depth,
+    parallel(tiles, o.pairs * rows * depth * s.filters / kMacsPerCycle + rows * depth,
              [&](int64_t begin, int64_t end) { run(begin, end, Serial); });
   } else {
     run(0, tiles, parallel);
   }
+}
+
+}  // namespace
+
+void Conv2D(const ConvShape& s, int pairs, const uint64_t* const* x, const uint64_t* const* w,
+            uint64_t* y, const ParallelFor& parallel) {
+  Convolve(s, {pairs, x, w, y}, parallel);
+}
+
+void Conv2DFromSource(const ConvShape& s, const uint64_t* x, const WordSource& w, uint64_t* y,
+                      const ParallelFor& parallel) {
+  Convolve(s, {1, &x, nullptr, y, &w}, parallel);
 }
 
 namespace {

@@ -28,6 +28,10 @@ struct ConvShape {
 void Conv2D(const ConvShape& shape, int pairs, const uint64_t* const* x, const uint64_t* const* w,
             uint64_t* y, const ParallelFor& parallel);
 
+// As above for one pair whose w a source computes, where it is multiplied. Each word is computed once.
+void Conv2DFromSource(const ConvShape& shape, const uint64_t* x, const WordSource& w, uint64_t* y,
+                      const ParallelFor& parallel);
+
 // As Conv2D for each channel separately: w[p] [kernel_h, kernel_w, channels, filters], y [images,
 // out_h, out_w, channels * filters], channel c giving the outputs from c * filters on.
 void DepthwiseConv2D(const ConvShape& shape, int pairs, const uint64_t* const* x,

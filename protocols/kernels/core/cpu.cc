@@ -32,7 +32,9 @@ CpuFeatures Detect() {
                __builtin_cpu_supports("avx512vl") && !is_hidden_by("avx2");
   // AES-NI too: the compiler may use it anywhere in a file built with -maes.
   cpu.vaes = cpu.avx512 && cpu.aes && __builtin_cpu_supports("vaes");
-  cpu.ifma = cpu.avx512 && __builtin_cpu_supports("avx512ifma") && !is_hidden_by("avx512");
+  cpu.ifma = cpu.avx512 && __builtin_cpu_supports("avx512ifma") &&
+             __builtin_cpu_supports("avx512vnni") && !is_hidden_by("avx512");
+  cpu.slow_mullq = __builtin_cpu_is("intel");
   cpu.amx = cpu.ifma && __builtin_cpu_supports("avx512vbmi") &&
             __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-int8") &&
             !is_hidden_by("ifma") && PermitTiles();

@@ -9,9 +9,10 @@ struct CpuFeatures {
   bool avx2;    // AVX2, FMA and OS support for ymm
   bool bmi2;
   bool avx512;  // F, BW, DQ, VL and OS support for zmm
-  bool ifma;    // AVX-512 IFMA (implies avx512 here)
+  bool ifma;    // AVX-512 IFMA and VNNI (implies avx512 here)
   bool amx;     // AMX int8 and AVX-512 VBMI, with the kernel's permission (implies ifma here)
   bool vaes;    // VAES on zmm (implies avx512 here)
+  bool slow_mullq;  // vpmullq has three micro-operations: Intel
 };
 
 // Detected once. TFE_BENCH_ISA=avx2, avx512, ifma or amx hides what comes after it in this order

@@ -17,13 +17,17 @@ namespace internal {
 namespace {
 
 constexpr int64_t kRowsPerBlock = 128;       // of a, packed: 128 KiB with kc = 128
-constexpr int64_t kPackedB = int64_t{1} << 19;  // words of b packed at a time: 4 MiB
+constexpr int64_t kSlices = 4;               // of kc rows of b, packed at a time
+constexpr int64_t kUnpackedBytes = int64_t{1} << 22;  // of b filled for few rows of a
 constexpr int64_t kFilledWords = int64_t{1} << 16;  // of b filled at a time: 512 KiB
+constexpr int64_t kPanels = 4;               // of a piece at least: so packing a for it is cheap
 constexpr int64_t kUnits = 16;               // pieces of work to aim at, for up to 8 threads
 constexpr int64_t kDotDepth = 512;           // of k per dot block: ten columns of b stay in L1
 
-// Words of one row or column of packed operands.
-int64_t PackedDepth(const GemmIsa& isa, int64_t k) { return CeilDiv(k, isa.ku) * isa.ku; }
+// Words of packed panels of `lanes` rows or columns in all.
+int64_t PackedWords(const GemmIsa& isa, int64_t lanes, int64_t k) {
+  return lanes * CeilDiv(k, isa.ku) * isa.ku * isa.packed_bytes / 8;
+}
 
 int64_t CostInCycles(const GemmIsa& isa, int64_t macs) {
   return std::max<int64_t>(1, macs / isa.macs_per_cycle);
@@ -60,7 +64,8 @@ void MultiplyPiece(const GemmIsa& isa, const GemmArgs& g, const uint64_t* packed
   const auto [i, rows, j, columns] = piece;
   const int64_t panels = CeilDiv(g.n, isa.nr);
   const int64_t padded_rows = CeilDiv(rows, isa.mr) * isa.mr;
-  const Scratch scratch(Scratch::kA, pack_a ? padded_rows * PackedDepth(isa, std::min(isa.kc, g.k)) : 0);
+  const Scratch scratch(Scratch::kA,
+                        pack_a ? PackedWords(isa, padded_rows, std::min(isa.kc, g.k)) : 0);
   for (int64_t p = 0; p < g.k; p += isa.kc) {
     const int64_t depth = std::min(isa.kc, g.k - p);
     GemmBlock block = {};
@@ -84,8 +89,8 @@ void MultiplyPiece(const GemmIsa& isa, const GemmArgs& g, const uint64_t* packed
       block.a_col = 1;
     }
     if (packed_b != nullptr) {
-      block.b = packed_b + p * panels * isa.nr + j * PackedDepth(isa, depth);
-      block.b_panel = isa.nr * PackedDepth(isa, depth);
+      block.b = packed_b + PackedWords(isa, panels * isa.nr, p) + PackedWords(isa, j, depth);
+      block.b_panel = PackedWords(isa, isa.nr, depth);
       block.b_row = isa.nr;
     } else {
       block.b = g.b + p * g.ldb + j;
@@ -100,14 +105,15 @@ void MultiplyPiece(const GemmIsa& isa, const GemmArgs& g, const uint64_t* packed
 void MultiplyPieces(const GemmIsa& isa, const GemmArgs& g, const uint64_t* packed_b, bool pack_a,
                     const ParallelFor& parallel) {
   const int64_t panels = CeilDiv(g.n, isa.nr);
-  const int64_t share = CeilDiv(CeilDiv(g.m, kUnits), isa.mr) * isa.mr;
+  // Rows are cut where columns give too few pieces: a panel of b is fetched for each piece.
+  const int64_t row_shares = CeilDiv(kUnits, std::clamp<int64_t>(panels / kPanels, 1, kUnits));
+  const int64_t share = CeilDiv(CeilDiv(g.m, row_shares), isa.mr) * isa.mr;
   // Limbs of b are fetched for each piece: a wide one uses them often enough.
-  const int64_t fewest = isa.pack_b != nullptr ? kRowsPerBlock : 2 * isa.mr;
+  const int64_t fewest = (isa.mr > 8 ? 4 : 2) * isa.mr;
   const int64_t rows = std::clamp(share, std::min(fewest, kRowsPerBlock), kRowsPerBlock);
   const int64_t row_pieces = CeilDiv(g.m, rows);
-  // At least four panels wide, so that packing a for each piece stays cheap.
   const int64_t panels_per_piece =
-      std::max<int64_t>(4, CeilDiv(panels, CeilDiv(kUnits, row_pieces)));
+      std::max<int64_t>(kPanels, CeilDiv(panels, CeilDiv(kUnits, row_pieces)));
   const int64_t columns = panels_per_piece * isa.nr;
   const int64_t column_pieces = CeilDiv(panels, panels_per_piece);
   const int64_t macs = std::min(rows, g.m) * std::min(columns, g.n) * g.k;
@@ -149,9 +155,8 @@ void PackB(const GemmIsa& isa, const GemmArgs& g, const GemmArgs& part, int64_t 
   // Where row `row` of the panel that begins with `column` is.
   const auto place = [&](int64_t row, int64_t column) {
     const int64_t slice = row / isa.kc * isa.kc, depth = std::min(isa.kc, part.k - slice);
-    const int64_t before = (row - slice) * isa.nr;
-    return packed + slice * panels * isa.nr + column * PackedDepth(isa, depth) +
-           (isa.pack_b != nullptr ? before * isa.bits / 64 : before);
+    return packed + PackedWords(isa, panels * isa.nr, slice) + PackedWords(isa, column, depth) +
+           PackedWords(isa, isa.nr, row - slice);
   };
   if (g.source == nullptr) {
     const int64_t slices = CeilDiv(part.k, isa.kc);
@@ -181,13 +186,17 @@ void PackB(const GemmIsa& isa, const GemmArgs& g, const GemmArgs& part, int64_t 
 void MultiplyByTiles(const GemmIsa& isa, const GemmArgs& g, const ParallelFor& parallel) {
   // Else each element is used too few times.
   const bool pack_b = isa.pack_b != nullptr || g.m >= 3 * isa.mr;
-  const bool pack_a = isa.pack_a != nullptr || g.n > 3 * isa.nr;
+  const bool pack_a = isa.pack_b != nullptr || g.n > 3 * isa.nr;
   if (!pack_b && g.source == nullptr) return MultiplyPieces(isa, g, nullptr, pack_a, parallel);
 
+  // Columns of kc elements. (Few rows read long stretches of the rows of b.)
+  const int64_t packed = (pack_b ? isa.b_bytes : kUnpackedBytes) / isa.packed_bytes / isa.kc;
+  const int64_t slices = pack_b ? std::min(kSlices, CeilDiv(g.k, isa.kc)) : 1;
   const int64_t columns_at_once =
-      std::min(CeilDiv(g.n, isa.nr) * isa.nr, kPackedB / isa.kc / isa.nr * isa.nr);
-  const int64_t depth_at_once = kPackedB / columns_at_once / isa.kc * isa.kc;
-  const Scratch scratch(Scratch::kB, columns_at_once * PackedDepth(isa, std::min(depth_at_once, g.k)));
+      std::min(CeilDiv(g.n, isa.nr), std::max<int64_t>(1, packed / slices / isa.nr)) * isa.nr;
+  const int64_t depth_at_once = packed / columns_at_once * isa.kc;
+  const Scratch scratch(Scratch::kB,
+                        PackedWords(isa, columns_at_once, std::min(depth_at_once, g.k)));
   uint64_t* const words = scratch.data();
   for (int64_t j = 0; j < g.n; j += columns_at_once) {
     for (int64_t p = 0; p < g.k; p += depth_at_once) {
@@ -293,6 +302,7 @@ bool IsWorthSplittingWords(int bits, const GemmArgs& g) {
 const GemmIsa& ChooseIsa(int bits, const GemmArgs& g) {
   if (Cpu().amx && IsWorthSplittingWords(bits, g)) return kGemmAmx[CeilDiv(bits, 8) - 1];
   if (Cpu().ifma && bits <= kGemmIfma.bits) return kGemmIfma;
+  if (Cpu().ifma && Cpu().slow_mullq && g.m >= 2 * kGemmFullIfma.mr) return kGemmFullIfma;
   if (Cpu().avx512) return kGemmAvx512;
   return Cpu().avx2 && Cpu().bmi2 ? kGemmAvx2 : kGemmPortable;
 }
@@ -359,6 +369,7 @@ const char* FindWrongIsa() {
   if (Cpu().avx2 && Cpu().bmi2) isas.push_back(&internal::kGemmAvx2);
   if (Cpu().avx512) isas.push_back(&internal::kGemmAvx512);
   if (Cpu().ifma) isas.push_back(&internal::kGemmIfma);
+  if (Cpu().ifma) isas.push_back(&internal::kGemmFullIfma);
   for (const internal::GemmIsa& isa : internal::kGemmAmx) {
     if (Cpu().amx) isas.push_back(&isa);
   }

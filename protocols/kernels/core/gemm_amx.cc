@@ -14,6 +14,7 @@
 #include <immintrin.h>
 
 #include "protocols/kernels/core/gemm_isa.h"
+#include "protocols/kernels/core/transpose_512.inl"
 #include "protocols/kernels/core/unroll.h"
 #include "protocols/kernels/core/vec.h"
 
@@ -90,27 +91,7 @@ template <int kLimbs>
 inline TFE_BENCH_INLINE void SplitLimbs(__m512i (&v)[8]) {
   const __m512i by_limb = _mm512_load_si512(kBytes8x8);
   Unroll<8>([&](auto i) TFE_BENCH_INLINE { v[i] = Permute(by_limb, v[i]); });
-  // Transposition of 8 x 8 pieces of 8 bytes. even[i] has limbs 0, 2, 4, 6 of vectors 2 i, 2 i + 1.
-  __m512i even[4], odd[4];
-  Unroll<4>([&](auto i) TFE_BENCH_INLINE {
-    even[i] = _mm512_maskz_unpacklo_epi64(0xff, v[2 * i], v[2 * i + 1]);
-    odd[i] = _mm512_maskz_unpackhi_epi64(0xff, v[2 * i], v[2 * i + 1]);
-  });
-  Unroll<2>([&](auto i) TFE_BENCH_INLINE {
-    const __m512i(&of)[4] = i == 0 ? even : odd;
-    const __m512i low04 = _mm512_maskz_shuffle_i64x2(0xff, of[0], of[1], 0x88);
-    const __m512i high04 = _mm512_maskz_shuffle_i64x2(0xff, of[2], of[3], 0x88);
-    const __m512i low26 = _mm512_maskz_shuffle_i64x2(0xff, of[0], of[1], 0xdd);
-    const __m512i high26 = _mm512_maskz_shuffle_i64x2(0xff, of[2], of[3], 0xdd);
-    v[0 + i] = _mm512_maskz_shuffle_i64x2(0xff, low04, high04, 0x88);
-    v[4 + i] = _mm512_maskz_shuffle_i64x2(0xff, low04, high04, 0xdd);
-    v[2 + i] = _mm512_maskz_shuffle_i64x2(0xff, low26, high26, 0x88);
-    v[6 + i] = _mm512_maskz_shuffle_i64x2(0xff, low26, high26, 0xdd);
-  });
-}
-
-inline __mmask8 MaskOf(int64_t words) {
-  return static_cast<__mmask8>(words >= 8 ? 0xff : words <= 0 ? 0 : (1 << words) - 1);
+  Transpose(v);
 }
 
 // Sum kSum and, unless it is the last one, its neighbour, over the whole depth.

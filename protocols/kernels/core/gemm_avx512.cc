@@ -22,6 +22,9 @@ namespace tfe_bench {
 namespace internal {
 
 void GemmBlockAvx512(const GemmBlock& g) { MultiplyBlock(g); }
+void PackAAvx512(int64_t m, int64_t k, const uint64_t* a, int64_t lda, uint64_t* packed) {
+  PackPanels(m, k, a, lda, packed);
+}
 void GemmDotAvx512(const GemmArgs& g) { MultiplyDots(g); }
 
 }  // namespace internal

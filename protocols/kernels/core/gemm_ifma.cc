@@ -23,6 +23,9 @@ namespace tfe_bench {
 namespace internal {
 
 void GemmBlockIfma(const GemmBlock& g) { MultiplyBlock(g); }
+void PackAIfma(int64_t m, int64_t k, const uint64_t* a, int64_t lda, uint64_t* packed) {
+  PackPanels(m, k, a, lda, packed);
+}
 void GemmDotIfma(const GemmArgs& g) { MultiplyDots(g); }
 
 }  // namespace internal

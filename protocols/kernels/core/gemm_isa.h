@@ -50,20 +50,27 @@ struct GemmIsa {
   int64_t macs_per_cycle;  // rough, for the cost estimate only
   void (*block)(const GemmBlock&);
   void (*dot)(const GemmArgs&);  // null: not worth it
-  // Null: words are packed as they are, where they are used often enough. Else `block` takes packed
-  // operands alone: m rows of a, and a panel of n <= nr columns of b, each with ceil(k / ku) * ku
-  // words for a row or column.
+  // Packs m rows of a, in panels of mr; null: a loop does.
   void (*pack_a)(int64_t m, int64_t k, const uint64_t* a, int64_t lda, uint64_t* packed) = nullptr;
+  // Null: words are packed as they are, where they are used often enough. Else `block` takes packed
+  // operands alone; this packs a panel of n <= nr columns of b. Each panel has mr rows or nr columns of
+  // ceil(k / ku) * ku elements of packed_bytes.
   void (*pack_b)(int64_t n, int64_t k, const uint64_t* b, int64_t ldb, uint64_t* packed) = nullptr;
-  int64_t ku = 1;
+  int64_t ku = 1, packed_bytes = 8;
+  int64_t b_bytes = int64_t{1} << 20;  // of b packed at a time: they stay in the L2 cache
 };
 
 void GemmBlockAvx2(const GemmBlock& g);
 void GemmDotAvx2(const GemmArgs& g);
 void GemmBlockAvx512(const GemmBlock& g);
 void GemmDotAvx512(const GemmArgs& g);
+void PackAAvx512(int64_t m, int64_t k, const uint64_t* a, int64_t lda, uint64_t* packed);
 void GemmBlockIfma(const GemmBlock& g);
 void GemmDotIfma(const GemmArgs& g);
+void PackAIfma(int64_t m, int64_t k, const uint64_t* a, int64_t lda, uint64_t* packed);
+void PackAFullIfma(int64_t m, int64_t k, const uint64_t* a, int64_t lda, uint64_t* packed);
+void PackBFullIfma(int64_t n, int64_t k, const uint64_t* b, int64_t ldb, uint64_t* packed);
+void GemmBlockFullIfma(const GemmBlock& g);
 template <int kLimbs>
 void PackAAmx(int64_t m, int64_t k, const uint64_t* a, int64_t lda, uint64_t* packed);
 template <int kLimbs>
@@ -75,14 +82,18 @@ void GemmBlockPortable(const GemmBlock& g);
 inline constexpr GemmIsa kGemmPortable = {"portable", 64, 4, 8, 256, 1, 1, GemmBlockPortable, nullptr};
 inline constexpr GemmIsa kGemmAvx2 = {"avx2", 64, 2, 8, 256, 4, 3, GemmBlockAvx2, GemmDotAvx2};
 inline constexpr GemmIsa kGemmAvx512 = {"avx512", 64, 8, 24, 128, 8, 10, GemmBlockAvx512,
-                                       GemmDotAvx512};
-inline constexpr GemmIsa kGemmIfma = {"ifma", 52, 8, 24, 128, 8, 40, GemmBlockIfma, GemmDotIfma};
+                                       GemmDotAvx512, PackAAvx512};
+inline constexpr GemmIsa kGemmIfma = {"ifma", 52, 8, 24, 128, 8, 40, GemmBlockIfma, GemmDotIfma,
+                                     PackAIfma};
+inline constexpr GemmIsa kGemmFullIfma = {
+    "ifma", 64, 8, 16, 64, 8, 16, GemmBlockFullIfma, GemmDotAvx512, PackAFullIfma, PackBFullIfma, 2, 18};
 
 // Words as kLimbs bytes.
 template <int kLimbs>
 inline constexpr GemmIsa kGemmAmxLimbs = {
     "amx", 8 * kLimbs, 32, 16, 1024, 8, 1000 / (kLimbs * (kLimbs + 1)), GemmBlockAmx<kLimbs>, nullptr,
-    PackAAmx<kLimbs>, PackBAmx<kLimbs>, 64};
+    PackAAmx<kLimbs>, PackBAmx<kLimbs>, 64, kLimbs,
+    int64_t{1} << 22};
 inline constexpr GemmIsa kGemmAmx[] = {kGemmAmxLimbs<1>, kGemmAmxLimbs<2>, kGemmAmxLimbs<3>,
                                        kGemmAmxLimbs<4>, kGemmAmxLimbs<5>, kGemmAmxLimbs<6>,
                                        kGemmAmxLimbs<7>, kGemmAmxLimbs<8>};

@@ -1,6 +1,7 @@
 // The tiles of gemm_avx512.cc and gemm_ifma.cc, which define kIsa and MultiplyAdd.
 #include <immintrin.h>
 
+#include "protocols/kernels/core/transpose_512.inl"
 #include "protocols/kernels/core/unroll.h"
 
 namespace tfe_bench {
@@ -133,6 +134,24 @@ void DotColumns(const GemmArgs& g, const uint64_t* bt, uint64_t* c) {
   int64_t i = 0;
   for (; i + 4 <= g.m; i += 4) Dot<4, kN>(g, g.a + i * g.lda, bt, c + i * g.ldc);
   for (; i < g.m; ++i) Dot<1, kN>(g, g.a + i * g.lda, bt, c + i * g.ldc);
+}
+
+void PackPanels(int64_t m, int64_t k, const uint64_t* a, int64_t lda, uint64_t* packed) {
+  static_assert(kMr == 8);
+  for (int64_t i = 0; i < m; i += kMr, packed += kMr * k) {
+    const int64_t last = m - i < kMr ? m - i - 1 : kMr - 1;  // repeated below it
+    for (int64_t p = 0; p < k; p += kLanes) {
+      const __mmask8 mask = MaskOf(k - p);
+      __m512i v[kMr];
+      Unroll<kMr>([&](auto r) TFE_BENCH_INLINE {
+        v[r] = _mm512_maskz_loadu_epi64(mask, a + (i + (r < last ? r : last)) * lda + p);
+      });
+      Transpose(v);
+      Unroll<kLanes>([&](auto q) TFE_BENCH_INLINE {
+        if (q < k - p) _mm512_storeu_si512(packed + (p + q) * kMr, v[q]);
+      });
+    }
+  }
 }
 
 void MultiplyBlock(const GemmBlock& g) {

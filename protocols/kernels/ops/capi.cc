@@ -94,7 +94,7 @@ int64_t Copy(const std::vector<T>& from, T* to, int64_t capacity) {
 extern "C" {
 
 // Bumped with every change of the ops or of the wire format; part of the handshake.
-int64_t tfe_abi() { return 6; }
+int64_t tfe_abi() { return 7; }
 // Found by the loader in the file itself, before anything is loaded.
 const char* tfe_built_for() {
   return "tfe_bench ops built for TensorFlow " TFE_BENCH_TF_VERSION;

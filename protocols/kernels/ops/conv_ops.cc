@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "protocols/kernels/core/conv.h"
-#include "protocols/kernels/ops/kernel.h"
+#include "protocols/kernels/ops/combination.h"
 
 namespace tfe_bench {
 namespace {
@@ -142,6 +142,38 @@ class ConvOp : public Kernel {
   Sizes size_;
 };
 
+// Of images with a sum of kernels, whose words are computed where they are multiplied.
+class ConvCombinedOp : public Kernel {
+ public:
+  explicit ConvCombinedOp(OpKernelConstruction* c)
+      : Kernel(c), windows_(c), bits_(WidthAttr(c, "bits")) {
+    ReadAttrs(c, "factors", &factors_);
+  }
+
+  void Work(OpKernelContext* context) override {
+    TensorShape kernel;
+    const Combination sum = ReadCombination(context, factors_, &kernel);
+    const Tensor& x = context->input(0);
+    Require(x.dims() == 4 && kernel.dims() == 4 && x.dim_size(3) == kernel.dim_size(2),
+            "ConvCombined expects images [n, h, w, channels] and a kernel [h, w, channels, filters]");
+    ConvShape s = {};
+    s.images = x.dim_size(0), s.h = x.dim_size(1), s.w = x.dim_size(2), s.channels = x.dim_size(3);
+    s.kernel_h = kernel.dim_size(0), s.kernel_w = kernel.dim_size(1), s.filters = kernel.dim_size(3);
+    windows_.Complete(&s);
+    s.bits = bits_;
+    uint64_t* y = Words(Allocate(context, 0, ShapeOf({s.images, s.out_h, s.out_w, s.filters})));
+    Conv2DFromSource(
+        s, Words(x),
+        [&sum](int64_t first, int64_t count, uint64_t* out) { sum.Fill(first, count, out); }, y,
+        ParallelIn(context));
+  }
+
+ private:
+  const Windows windows_;
+  const int bits_;
+  std::vector<int64_t> factors_;
+};
+
 // The two sides, of rank 4.
 struct Sides {
   explicit Sides(InferenceContext* c) {
@@ -151,12 +183,12 @@ struct Sides {
   ShapeHandle a, b;
 };
 
-void ResultShape(InferenceContext* c) {
+// Of images x and kernels w, of rank 4.
+void SetResultShape(InferenceContext* c, ShapeHandle x, ShapeHandle w, bool depthwise) {
   const Windows windows(c);
-  const auto [x, w] = Sides(c);
   DimensionHandle channels, outputs = c->Dim(w, 3);
   Require(c->Merge(c->Dim(x, 3), c->Dim(w, 2), &channels));
-  if (Attr<bool>(c, "depthwise")) Require(c->Multiply(channels, outputs, &outputs));
+  if (depthwise) Require(c->Multiply(channels, outputs, &outputs));
   DimensionHandle size[2];
   for (int axis = 0; axis < 2; ++axis) {
     const DimensionHandle in = c->Dim(x, 1 + axis), kernel = c->Dim(w, axis);
@@ -169,6 +201,19 @@ void ResultShape(InferenceContext* c) {
     }
   }
   c->set_output(0, c->MakeShape({c->Dim(x, 0), size[0], size[1], outputs}));
+}
+
+void ResultShape(InferenceContext* c) {
+  const auto [x, w] = Sides(c);
+  SetResultShape(c, x, w, Attr<bool>(c, "depthwise"));
+}
+
+void CombinedShape(InferenceContext* c) {
+  ShapeHandle x, w;
+  Require(c->WithRank(c->input(0), 4, &x));
+  Require(c->MakeShapeFromShapeTensor(c->num_inputs() - 1, &w));
+  Require(c->WithRank(w, 4, &w));
+  SetResultShape(c, x, w, false);
 }
 
 void ImagesShape(InferenceContext* c) {
@@ -191,15 +236,24 @@ void KernelShape(InferenceContext* c) {
   c->set_output(0, c->MakeShape({c->MakeDim(size[0]), c->MakeDim(size[1]), channels, filters}));
 }
 
-// Of sums over pairs of operands.  pads (EXPLICIT only): top, bottom, left, right.
+// pads (EXPLICIT only): top, bottom, left, right.
+#define WINDOW_ATTRS                                                    \
+  "strides: list(int); dilations: list(int); pads: list(int); "         \
+  "padding: {'SAME', 'VALID', 'EXPLICIT'}"
+
+// Of sums over pairs of operands.
 #define CONV_OP(name, kind, shape)                                      \
   TFE_BENCH_OP(name, ConvOp<kind>, "a b: N * int64 -> c: int64",        \
-               "N: int >= 1; depthwise: bool; strides: list(int); "     \
-               "dilations: list(int); pads: list(int); "                \
-               "padding: {'SAME', 'VALID', 'EXPLICIT'}", Infer<shape>)
+               "N: int >= 1; depthwise: bool; " WINDOW_ATTRS, Infer<shape>)
 
 // Images a and kernels b; the low `bits` bits of each word are right.
 CONV_OP("RingConv2D", kResult, ResultShape).Attr("bits: int = 64");
+// Images x and the sum of the shape [h, w, channels, filters] that Combine would give: the low `bits`
+// bits are right.
+TFE_BENCH_OP("ConvCombined", ConvCombinedOp,
+    "x: int64, words: N * int64, seeds: S * uint8, shape: int64 -> y: int64",
+    "N: int >= 0; S: int >= 0; factors: list(int); bits: int; " WINDOW_ATTRS,
+    Infer<CombinedShape>);
 // The gradient a of the result and kernels b give that of the images, which have this size.
 CONV_OP("RingConv2DInputGradient", kImages, ImagesShape).Attr("size: list(int)");
 // Images a and the gradient b of the result give that of the kernel, which has this size.

@@ -3,9 +3,8 @@
 #include <vector>
 
 #include "protocols/kernels/core/aes_ctr.h"
-#include "protocols/kernels/core/combine.h"
 #include "protocols/kernels/core/gemm.h"
-#include "protocols/kernels/ops/kernel.h"
+#include "protocols/kernels/ops/combination.h"
 
 namespace tfe_bench {
 namespace {
@@ -49,31 +48,10 @@ class CombineOp : public Kernel {
 
   void Work(OpKernelContext* context) override {
     TensorShape shape;
-    const Combination sum = ReadSum(context, &shape);
+    const Combination sum = ReadCombination(context, factors_, &shape);
     uint64_t* to = Words(Allocate(context, 0, shape));
     ParallelRange(context, shape.num_elements(), 2 * factors_.size() + 1,
                   [&](int64_t begin, int64_t end) { sum.Fill(begin, end - begin, to + begin); });
-  }
-
- protected:
-  Combination ReadSum(OpKernelContext* context, TensorShape* shape) const {
-    OpInputList words, seeds;
-    Require(context->input_list("words", &words));
-    Require(context->input_list("seeds", &seeds));
-    Require(static_cast<int>(factors_.size()) == words.size() + seeds.size(),
-            "Combine expects a factor for each tensor and seed");
-    *shape = ShapeFrom(context->input(context->num_inputs() - 1));
-    Combination sum;
-    auto factor = factors_.begin();
-    for (const Tensor& x : words) {
-      Require(x.shape() == *shape, "Combine expects one shape");
-      sum.AddWords(*factor++, Words(x));
-    }
-    for (const Tensor& seed : seeds) {
-      Require(seed.NumElements() == 16, "TfeBench: a seed has 16 bytes");
-      sum.AddStream(*factor++, Bytes(seed));
-    }
-    return sum;
   }
 
  private:
@@ -81,13 +59,15 @@ class CombineOp : public Kernel {
 };
 
 // A matrix product whose right factor is such a sum: its words are computed where they are multiplied.
-class MatMulCombinedOp : public CombineOp {
+class MatMulCombinedOp : public Kernel {
  public:
-  explicit MatMulCombinedOp(OpKernelConstruction* c) : CombineOp(c), bits_(WidthAttr(c, "bits")) {}
+  explicit MatMulCombinedOp(OpKernelConstruction* c) : Kernel(c), bits_(WidthAttr(c, "bits")) {
+    ReadAttrs(c, "factors", &factors_);
+  }
 
   void Work(OpKernelContext* context) override {
     TensorShape right;
-    const Combination sum = ReadSum(context, &right);
+    const Combination sum = ReadCombination(context, factors_, &right);
     const Tensor& a = context->input(0);
     TensorShape shape = a.shape();
     Require(shape.dims() >= 2 && right.dims() == 2 &&
@@ -107,6 +87,7 @@ class MatMulCombinedOp : public CombineOp {
 
  private:
   const int bits_;
+  std::vector<int64_t> factors_;
 };
 
 // The words of cluster/seeds.py's `expand`, in a shape.
