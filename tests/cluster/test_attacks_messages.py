@@ -75,11 +75,14 @@ class _Frame:
 def _split_frames(blob: bytes) -> Iterator[_Frame]:
     begin = 0
     while begin < len(blob):
-        *numbers, slot, flags = _HEADER.unpack_from(blob, begin)
+        step, total, offset, site, iteration, length, *more, slot, flags = _HEADER.unpack_from(
+            blob, begin
+        )
         begin += _HEADER.size
-        payload = blob[begin : begin + numbers[5]]
-        begin += len(payload)
-        yield _Frame(*numbers[:6], (numbers[6], numbers[7]), slot, flags, payload)
+        payload = blob[begin : begin + length]
+        begin += length
+        shown = (more[0], more[1])
+        yield _Frame(step, total, offset, site, iteration, length, shown, slot, flags, payload)
 
 
 Write = Callable[[bytes], Awaitable[object]]

@@ -97,7 +97,7 @@ def _vote_on_batch(party: Party, store: ShareStore) -> None:
 
 
 def _make_checkpoints(party: Party, store: ShareStore) -> Checkpoints:
-    return Checkpoints(party, store, "net", "alice", {}, ())
+    return Checkpoints(party, store, "net", "alice", {}, frozenset())
 
 
 def _load_checkpoint(party: Party, store: ShareStore) -> None:
