@@ -18,37 +18,51 @@ change, so that no protocol has to declare its layout.
 A value opened by `reveal` or `reveal_bits` replaces the message that led to it, which is the result
 minus the receiver's share. A result need not be explained if the protocol exists to open it; but no
 pad that changes it explains anything else. The check is deterministic, as the keys are fixed.
+
+The same holds for a party that alters its messages (deviations.py): for each alteration, the check
+is made again of all that this party receives. Messages of the others must keep names and sizes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import sys
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
-from unittest import mock
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from tests.protocols.deviations import Deviation
 from tests.protocols.entry import Entry
+from tests.protocols.recorded_messages import (
+    ALL,
+    Changes,
+    Declared,
+    Heads,
+    Message,
+    MessageRecorder,
+    Pad,
+    Region,
+    Sizes,
+    Stream,
+    View,
+    Words,
+    find_changed_bits,
+    to_integer,
+)
 from tfe_bench.cluster.simulate import get_mask_log, replay_masks, simulate
-from tfe_bench.protocols.session import io, ops
-from tfe_bench.protocols.session.numbering import MATERIAL, SiteParty
-from tfe_bench.protocols.session.party import Party, Site
+from tfe_bench.protocols.session import ops
+from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
-from tfe_bench.protocols.session.slots import Slots
 
-ALL = 2**64 - 1
 PATIENCE = 300.0  # seconds until parties that wait for each other time out
 # Sites whose message 0 and tensor 0 are residues: words of one residue. Their modulus is no power
 # of two.
 RESIDUES = {"exp_one_round": 4, "exp2": 4, "select_exp": 4, "exp_prime": 1}
 PERMUTATIONS = (0, 1, 2)  # tensors of a shuffle that are permutations: each is one pad
-Words = np.ndarray[Any, Any]
 
 
 # ---- the order
@@ -74,166 +88,6 @@ def explain_regions(
             return explained
 
 
-# ---- recorded messages
-
-
-class Message(NamedTuple):
-    """A message of a run; steps count from its beginning, slot -1 is an opened result."""
-
-    step: int
-    iteration: int
-    site: int
-    slot: int
-    source: int
-
-
-class Region(NamedTuple):
-    """Bits [start, end) of a message."""
-
-    message: Message
-    start: int
-    end: int
-
-
-class Stream(NamedTuple):
-    """A stream of masks as named in the log."""
-
-    key: int
-    hi: int
-    lo: int
-
-    @property
-    def site(self) -> int:
-        return self.hi >> 40
-
-    @property
-    def iteration(self) -> int:
-        return self.lo >> 44
-
-    @property
-    def tensor(self) -> int:
-        return self.lo >> 32 & 255
-
-
-class Pad(NamedTuple):
-    """Words [first, end) of a stream; all of them for end 0."""
-
-    stream: Stream
-    first: int
-    end: int
-
-
-View = dict[Message, Words]
-Sizes = dict[Message, int]
-Declared = dict[int, tuple[int, Slots]]
-Changes = dict[Message, int]  # the bits that have changed
-Heads = Mapping[tuple[Pad, int], Changes]
-
-
-@dataclass
-class _MessageRecorder:
-    """Messages that the parties receive and values that they open, and the names of sites.
-
-    Attributes:
-        sizes: bytes of the messages that `take_messages` has returned last, by party.
-        declared: dealer and slots of each site, by party.
-    """
-
-    start: list[int] = field(default_factory=lambda: [0] * 3)
-    recorded: list[View] = field(default_factory=lambda: [{}, {}, {}])
-    names: dict[int, str] = field(default_factory=dict)
-    sizes: list[Sizes] = field(default_factory=lambda: [{}, {}, {}])
-    declared: list[Declared] = field(default_factory=lambda: [{}, {}, {}])
-
-    def record_value(
-        self, party: SiteParty, ctx: Any, site: int, slot: int, source: int, data: Any
-    ) -> None:
-        """Add an op to a graph that records a value."""
-        import tensorflow as tf
-
-        self.names[site] = party.site_names[site]
-
-        def see(call: Words, words: Words) -> None:
-            step = int(call[1]) - self.start[party.index]
-            self.recorded[party.index][Message(step, int(call[2]), site, slot, source)] = (
-                words.copy()
-            )
-
-        tf.numpy_function(see, [ctx, data], [])
-
-    @contextlib.contextmanager
-    def record_graphs(self) -> Iterator[None]:
-        """Return a context in which traced graphs record their messages whenever they run."""
-        recv, start_site = Site.recv, Site.__init__
-
-        def record_site(site: Site, party: Any, number: int, dealer: int, *arguments: Any) -> None:
-            start_site(site, party, number, dealer, *arguments)
-            self.declared[party.index][number] = dealer, site.slots
-
-        def record_receive(
-            site: Site, shape: Any, source: int, slot: int = 0, dtype: Any = None
-        ) -> Any:
-            data = recv(site, shape, source, slot, dtype)
-            if site._trace.phase == MATERIAL:  # what is kept then is received in the other phase
-                return data
-            looping = site._trace.iteration_graph is not None
-            ctx = site.ctx if looping else site._trace.ctx
-            self.record_value(site.party, ctx, site.number, slot, source, data)
-            return data
-
-        def record_reveal(function: Callable[..., Any]) -> Callable[..., Any]:
-            def publish(party: Party, *arguments: Any, **options: Any) -> Any:
-                number, trace = party._next_site, party._trace
-                result = function(party, *arguments, **options)
-                if result is not None and trace is not None:
-                    self.record_value(party, trace.ctx, number, -1, -1, result)
-                return result
-
-            return publish
-
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(mock.patch.object(Site, "recv", record_receive))
-            stack.enter_context(mock.patch.object(Site, "__init__", record_site))
-            for name in ("reveal", "reveal_bits"):
-                function: Callable[..., Any] = getattr(io, name)
-                for known, module in list(sys.modules.items()):
-                    if known.startswith("tfe_bench.") and vars(module).get(name) is function:
-                        stack.enter_context(
-                            mock.patch.object(module, name, record_reveal(function))
-                        )
-            yield
-
-    def take_messages(self, party: int) -> View:
-        """Return the messages since the last call, an opened result in place of its message."""
-        messages, self.recorded[party] = self.recorded[party], {}
-        self.sizes[party] = {m: words.nbytes for m, words in messages.items() if m.slot != -1}
-        for opened in [m for m in messages if m.slot == -1]:
-            preceding = sorted(m for m in messages if m[:3] == opened[:3] and m.slot != -1)
-            if len(preceding) == 2:  # a dealer receives two halves of bits: one, and both together
-                assert np.array_equal(
-                    messages[preceding[0]] ^ messages[preceding[1]], messages[opened]
-                )
-            del messages[preceding[-1]]
-        return messages
-
-
-def _as_integer(words: Words) -> int:
-    return int.from_bytes(np.ascontiguousarray(words).tobytes(), "little")
-
-
-def _changed_bits(before: View, after: View) -> Changes:
-    """Return the bits that differ, by message; of messages that occur in one run only, all bits."""
-    differences = {}
-    for message in before.keys() | after.keys():
-        a, b = before.get(message), after.get(message)
-        if a is None or b is None or a.shape != b.shape:
-            size = max(0 if x is None else x.nbytes for x in (a, b))
-            differences[message] = (1 << 8 * size) - 1
-        elif difference := _as_integer(a) ^ _as_integer(b):
-            differences[message] = difference
-    return differences
-
-
 # ---- messages that a party receives, cut into regions
 
 
@@ -247,11 +101,15 @@ class _Received:
         changes: Mapping[Pad, Changes],
         log: Words,
         names: dict[int, str],
+        regions: Mapping[Message, list[Region]],
     ) -> None:
         self._view, self._names = view, names
         # party i holds the keys i and i + 1
         self._changes = {pad: m for pad, m in changes.items() if pad.stream.key == (party + 2) % 3}
-        self.regions = {m: list(self._cut_message(m, changes, log)) for m in view}
+        self.regions = {
+            m: regions[m] if m in regions else list(self._cut_message(m, changes, log))
+            for m in view
+        }
         self._changed = {pad: set(self._changed_regions(m)) for pad, m in self._changes.items()}
 
     def _cut_message(
@@ -265,7 +123,7 @@ class _Received:
             return
         sent = log[(log["sent"] == 1) & (log["party"] == message.source)]
         streams = {Stream(*r) for r in sent[["key", "hi", "lo"]].tolist()}
-        starts, ever = {0, size}, _as_integer(data)
+        starts, ever = {0, size}, to_integer(data)
         for pad, by_message in changes.items():
             bits = by_message.get(message, 0)
             ever |= bits
@@ -339,6 +197,21 @@ def _is_permutation(stream: Stream, names: Mapping[int, str]) -> bool:
 
 
 @dataclass(frozen=True)
+class DeviationOutcome:
+    """What runs in which one party alters its messages show.
+
+    Attributes:
+        unexplained: descriptions of regions without a pad among the messages that it received,
+            opened results included.
+        keeps_sizes: the others sent messages of the same names and sizes as without alterations.
+    """
+
+    deviation: Deviation
+    unexplained: list[str]
+    keeps_sizes: bool
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What one traced run of a protocol shows.
 
@@ -350,6 +223,7 @@ class Outcome:
         declared: dealer and slots of each site, by party.
         sizes: bytes of the messages that each party received in that run.
         pads: the log of masks of two runs with equal inputs, all parties together.
+        deviating: what runs with deviations show.
     """
 
     unexplained: tuple[list[str], ...]
@@ -359,6 +233,7 @@ class Outcome:
     declared: list[Declared]
     sizes: list[Sizes]
     pads: Words
+    deviating: list[DeviationOutcome]
 
 
 class _ThreadBarrier:
@@ -402,19 +277,43 @@ def _list_pads(log: Words, names: Mapping[int, str]) -> list[Pad]:
 
 
 class _Experiment:
-    """Messages that the parties received, and their changes after pads were replaced."""
+    """Messages that the parties received, and their changes after pads were replaced.
 
-    def __init__(self, log: Words, names: dict[int, str]) -> None:
-        self.log, self.names = log, names
-        self.pads = _list_pads(log, names)
+    Args:
+        pads: those that are replaced.
+        receivers: parties whose messages are examined.
+        regions: known regions of their messages, by party.
+    """
+
+    def __init__(
+        self,
+        log: Words,
+        names: dict[int, str],
+        pads: list[Pad],
+        receivers: Sequence[int] = range(3),
+        regions: Mapping[int, Mapping[Message, list[Region]]] | None = None,
+    ) -> None:
+        self.log, self.names, self.pads = log, names, pads
+        self._receivers, self._regions = receivers, regions or {}
         self.base: list[View] = [{}, {}, {}]
         self.changes: list[list[Changes]] = [[], [], []]
-        self.received: list[_Received] = []
+        self.received: dict[int, _Received] = {}
         self.tested_bits: list[tuple[Pad, int]] = []
         self.top_changes: list[list[Changes]] = [[], [], []]
         self.calls: list[Any] = [None] * 3
         self.sizes: list[Sizes] = [{}] * 3
-        self._ends = {pad.stream: pad.end for pad in self.pads}
+        self._ends = {pad.stream: pad.end for pad in pads}
+
+    def deviate(self, party: int) -> _Experiment:
+        """Return an experiment on the same messages in runs in which one party alters its own."""
+        # party i holds the keys i and i + 1
+        pads = [pad for pad in self.pads if pad.stream.key == (party + 2) % 3]
+        regions = {party: self.received[party].regions}
+        return _Experiment(self.log, self.names, pads, [party], regions)
+
+    def is_examined(self, party: int) -> bool:
+        """Return whether the messages of a party are examined."""
+        return party in self._receivers
 
     def added_words(self, pad: Pad, bits: int) -> Words:
         """Return the amount to add to a stream."""
@@ -424,15 +323,16 @@ class _Experiment:
 
     def choose_streams(self) -> list[tuple[Pad, int]]:
         """Return the pads and bits to change next, as whole streams, and if they cover regions."""
-        for p in range(3):
+        for p in self._receivers:
             changes = dict(zip(self.pads, self.changes[p], strict=True))
-            self.received.append(_Received(p, self.base[p], changes, self.log, self.names))
-        every = set().union(*(r.top_pads() for r in self.received))
+            regions = self._regions.get(p, {})
+            self.received[p] = _Received(p, self.base[p], changes, self.log, self.names, regions)
+        every = set().union(*(r.top_pads() for r in self.received.values()))
         return self._choose_bits({(_all_of(pad.stream), bit) for pad, bit in every})
 
     def choose_words(self) -> list[tuple[Pad, int]]:
         """Return the same for single pads, as two pads of a stream may have cancelled."""
-        left = (r.top_pads(set(r.unexplained(self._heads(p)))) for p, r in enumerate(self.received))
+        left = (r.top_pads(set(r.unexplained(self._heads(p)))) for p, r in self.received.items())
         return self._choose_bits(set().union(*left))
 
     def _choose_bits(self, heads: set[tuple[Pad, int]]) -> list[tuple[Pad, int]]:
@@ -442,39 +342,43 @@ class _Experiment:
     def _heads(self, party: int) -> Heads:
         return dict(zip(self.tested_bits, self.top_changes[party], strict=True))
 
-    def outcome(self, publishes: bool, pads: Words, declared: list[Declared]) -> Outcome:
-        """Return the outcome of all changes; `pads` is the log of both runs without changes."""
-        unexplained = [
-            [
-                received.describe_region(r)
-                for r in received.unexplained(self._heads(p))
-                if not (publishes and r.message.slot == -1)
-            ]
-            for p, received in enumerate(self.received)
+    def list_unexplained(self, party: int, publishes: bool) -> list[str]:
+        """Describe the regions of a party's messages without a pad of their own."""
+        received = self.received[party]
+        return [
+            received.describe_region(r)
+            for r in received.unexplained(self._heads(party))
+            if not (publishes and r.message.slot == -1)
         ]
-        regions = tuple(sum(len(each) for each in r.regions.values()) for r in self.received)
-        return Outcome(
-            tuple(unexplained), regions, self.names, self.calls, declared, self.sizes, pads
-        )
+
+    def list_honest_sizes(self, party: int) -> list[Sizes]:
+        """Return the bytes of all messages that the others have sent, by receiver."""
+        return [{m: n for m, n in sizes.items() if m.source != party} for sizes in self.sizes]
 
 
-def check_entry(entry: Entry, dealer: int = 0, n: int | None = None) -> Outcome:
+def check_entry(
+    entry: Entry,
+    dealer: int = 0,
+    n: int | None = None,
+    deviations: Sequence[Deviation] = (),
+) -> Outcome:
     """Run a protocol once for each pad and search for the order of every party.
 
     Args:
         n: elements of each input, if not those of the entry.
+        deviations: alterations of a party's messages, for each of which the search is repeated.
     """
     n = entry.n if n is None else n
     rng = np.random.default_rng(zlib.crc32(repr((entry.sites, dealer, n)).encode()))
     keys = [rng.bytes(16) for _ in range(3)]
     inputs = rng.integers(-(2**63), 2**63, (2, n) if entry.limbs == 1 else (2, n, 2), np.int64)
-    watch, together = _MessageRecorder(), _ThreadBarrier()
+    watch, together = MessageRecorder(deviates=bool(deviations)), _ThreadBarrier()
     logs: list[Words] = [np.zeros(0)] * 3
     both: list[Words] = [np.zeros(0)] * 3
     run_protocol = entry.run
     assert run_protocol is not None
 
-    def program(party: Party, *shares: Shared) -> _Experiment:
+    def program(party: Party, *shares: Shared) -> list[_Experiment]:
         p = party.index
         graph = None if entry.whole else party.function(lambda *s: run_protocol(party, *s))
 
@@ -483,14 +387,26 @@ def check_entry(entry: Entry, dealer: int = 0, n: int | None = None) -> Outcome:
             _ = run_protocol(party, *shares) if graph is None else graph(*shares)
             return watch.take_messages(p)
 
-        def measure_changes(changes: Sequence[tuple[Pad, int]]) -> list[Changes]:
-            """Return the changes of this party's messages for each change of a pad's words."""
-            differences = []
-            for pad, bits in changes:
-                words = experiment.added_words(pad, bits)
-                replay_masks(party, party._step - start, pad.stream.hi, pad.stream.lo, words)
-                differences.append(_changed_bits(experiment.base[p], run()))
-            return differences
+        def examine(experiment: _Experiment) -> None:
+            def measure_changes(changes: Sequence[tuple[Pad, int]]) -> list[Changes]:
+                """Return the changes of this party's messages for each change of a pad's words."""
+                differences = []
+                for pad, bits in changes:
+                    words = experiment.added_words(pad, bits)
+                    replay_masks(party, party._step - start, pad.stream.hi, pad.stream.lo, words)
+                    after = run()
+                    if experiment.is_examined(p):
+                        differences.append(find_changed_bits(experiment.base[p], after))
+                return differences
+
+            experiment.changes[p] = measure_changes([(pad, ALL) for pad in experiment.pads])
+            experiment.top_changes[p] += measure_changes(together(experiment.choose_streams))
+            experiment.top_changes[p] += measure_changes(together(experiment.choose_words))
+
+        def begin_deviation(deviation: Deviation) -> _Experiment:
+            watch.deviation = deviation
+            watch.honest = {m: words for view in honest.base for m, words in view.items()}
+            return honest.deviate(deviation.party)
 
         with together.or_not_at_all():
             run()  # traces
@@ -502,15 +418,24 @@ def check_entry(entry: Entry, dealer: int = 0, n: int | None = None) -> Outcome:
             log = both[p] = get_mask_log(party)
             ops.native().record(party.handle, 0)
             logs[p] = log[log["hi"] % np.uint64(2**40) > np.uint64(start)]  # of this run only
-            experiment: _Experiment = together(
-                lambda: _Experiment(np.concatenate(logs), party.site_names)
+            honest: _Experiment = together(
+                lambda: _Experiment(
+                    np.concatenate(logs),
+                    party.site_names,
+                    _list_pads(np.concatenate(logs), party.site_names),
+                )
             )
-            experiment.base[p], experiment.calls[p] = base, call
-            experiment.sizes[p] = sizes
-            experiment.changes[p] = measure_changes([(pad, ALL) for pad in experiment.pads])
-            experiment.top_changes[p] += measure_changes(together(experiment.choose_streams))
-            experiment.top_changes[p] += measure_changes(together(experiment.choose_words))
-        return experiment
+            honest.base[p], honest.calls[p], honest.sizes[p] = base, call, sizes
+            examine(honest)
+            experiments = [honest]
+            for deviation in deviations:
+                deviating = together(lambda d=deviation: begin_deviation(d))
+                replay_masks(party, party._step - start)
+                deviating.base[p] = run()
+                deviating.sizes[p] = watch.sizes[p]
+                examine(deviating)
+                experiments.append(deviating)
+        return experiments
 
     with watch.record_graphs():
         sim = simulate(
@@ -522,5 +447,23 @@ def check_entry(entry: Entry, dealer: int = 0, n: int | None = None) -> Outcome:
             limbs=entry.limbs,
             fractional_bits=entry.fractional_bits,
         )
-    result: _Experiment = sim.outputs[0]
-    return result.outcome(entry.publishes, np.concatenate(both), watch.declared)
+    honest, *deviating = sim.outputs[0]
+    unexplained = [honest.list_unexplained(p, entry.publishes) for p in range(3)]
+    regions = [sum(len(each) for each in honest.received[p].regions.values()) for p in range(3)]
+    return Outcome(
+        tuple(unexplained),
+        tuple(regions),
+        honest.names,
+        honest.calls,
+        watch.declared,
+        honest.sizes,
+        np.concatenate(both),
+        [
+            DeviationOutcome(
+                d,
+                experiment.list_unexplained(d.party, publishes=False),
+                experiment.list_honest_sizes(d.party) == honest.list_honest_sizes(d.party),
+            )
+            for d, experiment in zip(deviations, deviating, strict=True)
+        ],
+    )

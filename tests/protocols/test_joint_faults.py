@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from tests.protocols.catalogue import ENTRIES, FAULTS
+from tests.protocols.deviations import list_deviations
 from tests.protocols.entry import Entry
 from tests.protocols.joint_views import check_entry, explain_regions
 from tests.protocols.seeded import Patch
 from tfe_bench.cluster import seeds
 from tfe_bench.protocols.ring import arithmetic, truncation
 from tfe_bench.protocols.session import io, ops, slots
-from tfe_bench.protocols.session.party import K1, K3, Party
+from tfe_bench.protocols.session.party import K1, K2, K3, Party
 from tfe_bench.protocols.session.sharing import Shared
 
 
@@ -105,6 +106,38 @@ def test_a_result_whose_mask_moves_it_is_not_hidden_by_that_mask() -> None:
         publishes=True,
     )
     assert any(check_entry(carry).unexplained)
+
+
+def answer_by_fill(party: Party, x: Shared, y: Shared) -> Any:
+    """Answer E2 without a mask if bits that its message leaves open are not 0."""
+    import tensorflow as tf
+
+    s = party.site(
+        "toy",
+        dealer=x.dealer,
+        slots={
+            0: slots.declare_sent((slots.E2, slots.E1), width=7),
+            1: slots.declare_sent((slots.E1, slots.E2)),
+        },
+    )
+    three = tf.constant([3], tf.int64)
+    if s.is_dealer:
+        return s.mask(K2, 0, three)
+    if s.is_e2:
+        s.send(s.pack_masked(x.m, K2, 0, "add", 7), s.e1, 0)
+        return s.recv(three, s.e1, 1)
+    fill = s.recv(tf.constant([3], tf.int64), s.e2, 0, tf.uint8)[2] // 32
+    pad = s.mask(K1, 1, three)
+    s.send(tf.where(tf.equal(fill, 0), x.l1 + pad, x.l1), s.e2, 1)
+    return None
+
+
+def test_a_leak_that_a_party_has_to_provoke_is_caught() -> None:
+    """Seed a fault that shows only where a party departs from the protocol."""
+    entry = Entry(answer_by_fill, ("toy",))
+    outcome = check_entry(entry, deviations=list_deviations())
+    assert outcome.unexplained == ([], [], [])
+    assert {done.deviation.party for done in outcome.deviating if done.unexplained} == {2}
 
 
 @pytest.mark.parametrize("call", ["session_replay", "session_alter"])
