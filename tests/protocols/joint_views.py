@@ -26,6 +26,7 @@ is made again of all that this party receives. Messages of the others must keep 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import threading
 import zlib
@@ -35,14 +36,13 @@ from typing import Any
 
 import numpy as np
 
-from tests.protocols.deviations import Deviation
+from tests.protocols.deviations import Deviation, Message
 from tests.protocols.entry import Entry
 from tests.protocols.recorded_messages import (
     ALL,
     Changes,
     Declared,
     Heads,
-    Message,
     MessageRecorder,
     Pad,
     Region,
@@ -429,7 +429,7 @@ def check_entry(
             examine(honest)
             experiments = [honest]
             for deviation in deviations:
-                deviating = together(lambda d=deviation: begin_deviation(d))
+                deviating = together(functools.partial(begin_deviation, deviation))
                 replay_masks(party, party._step - start)
                 deviating.base[p] = run()
                 deviating.sizes[p] = watch.sizes[p]

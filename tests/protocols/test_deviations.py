@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import zlib
 from collections.abc import Callable
@@ -95,17 +96,14 @@ def record_runs(name: str, pairs: int, seed: int) -> list[tuple[Deviation, list[
     def draw_deviations(names: dict[int, str]) -> None:
         sent = sorted({(m.source, names[m.site], m.slot) for s in watch.sizes for m in s})
         for _ in range(pairs):
-            party, *slot = sent[rng.integers(len(sent))]
-            how = str(rng.choice(ALTERATIONS))
-            drawn.append(Deviation(party, how, (str(slot[0]), int(slot[1]))))
+            party, site, slot = sent[rng.integers(len(sent))]
+            drawn.append(Deviation(party, str(rng.choice(ALTERATIONS)), (site, slot)))
 
     def run_party(party: Party, *shares: Shared) -> None:
         p = party.index
-        graph = (
-            (lambda *s: program(party, *s))
-            if makes_graphs
-            else party.function(lambda *s: program(party, *s))
-        )
+        graph: Callable[..., Any] = functools.partial(program, party)
+        if not makes_graphs:
+            graph = party.function(functools.partial(program, party))
 
         def run(*operands: Shared) -> Any:
             watch.start[p] = party._step
