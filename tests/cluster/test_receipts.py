@@ -147,7 +147,6 @@ Change = Callable[[list[bytes]], list[bytes]]
         (lambda x: [*x[:3], b"[" * 9999 + b"\n"], "it is not JSON", 4),
         (lambda x: [*x[:3], b"1" * (2 << 20) + b"\n"], "cut after", 4),
     ],
-    ids=str,
 )
 def test_swapped_removed_and_added_lines_are_named(
     written: Books, tmp_path: Path, change: Change, text: str, line: int
