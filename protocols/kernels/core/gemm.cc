@@ -189,9 +189,10 @@ void MultiplyByTiles(const GemmIsa& isa, const GemmArgs& g, const ParallelFor& p
   const bool pack_a = isa.pack_b != nullptr || g.n > 3 * isa.nr;
   if (!pack_b && g.source == nullptr) return MultiplyPieces(isa, g, nullptr, pack_a, parallel);
 
-  // Columns of kc elements. (Few rows read long stretches of the rows of b.)
+  // Columns of kc elements. (Few rows read long stretches of the rows of b. Where a slice is deep
+  // enough, splitting a again for each group of columns costs more than another pass over c.)
   const int64_t packed = (pack_b ? isa.b_bytes : kUnpackedBytes) / isa.packed_bytes / isa.kc;
-  const int64_t slices = pack_b ? std::min(kSlices, CeilDiv(g.k, isa.kc)) : 1;
+  const int64_t slices = pack_b && isa.kc < 1024 ? std::min(kSlices, CeilDiv(g.k, isa.kc)) : 1;
   const int64_t columns_at_once =
       std::min(CeilDiv(g.n, isa.nr), std::max<int64_t>(1, packed / slices / isa.nr)) * isa.nr;
   const int64_t depth_at_once = packed / columns_at_once * isa.kc;
