@@ -7,6 +7,7 @@ that peer's statement: it is quoted as such, with a bounded length and without c
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -112,11 +113,10 @@ def decode_notice(notice: bytes | memoryview, peer: int) -> TfeBenchError:
         notice: as `encode_notice` returns it; untrusted.
         peer: the party that reports it.
     """
-    try:
+    fields: dict[str, Any] = {}
+    with contextlib.suppress(ProtocolError):
         fields = json_limits.parse_untrusted_json_object(notice, "A notice", _MOST_NOTICE)
-        name, message = fields["error"], fields["message"]
-    except (ProtocolError, KeyError):
-        name = message = None
+    name, message = fields.get("error"), fields.get("message")
     kind = errors.get_error_class(name) if name in _REPORTED_KINDS else None
     if kind is None or not isinstance(message, str):
         return ProtocolError(

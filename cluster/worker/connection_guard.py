@@ -19,7 +19,7 @@ import stat
 import threading
 import time
 import urllib.parse
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tfe_bench.errors import ConfigError, QueueFull
@@ -146,11 +146,16 @@ class ConnectionGuard:
             if connection is not None:
                 connection.close(reason)
 
-    def disconnect_members(self, members: Collection[str], reason: str) -> None:
-        """Close all connections of these members."""
+    def list_connections(self, members: Collection[str]) -> list[_IncomingConnection]:
+        """List the present connections of these members."""
         with self._lock:
-            for connection in self._connections.values():
-                if connection.member in members and not connection.close_reason:
+            return [c for c in self._connections.values() if c.member in members]
+
+    def close_connections(self, connections: Iterable[_IncomingConnection], reason: str) -> None:
+        """Close those of these connections that are still open."""
+        with self._lock:
+            for connection in connections:
+                if not connection.close_reason:
                     connection.close(reason)
 
     def _find_connection(self, peer: str) -> _IncomingConnection | None:

@@ -188,8 +188,8 @@ class Worker:
         host.loop.call_soon_threadsafe(
             host.loop.call_later,
             DISCONNECT_SECONDS,
-            self._guard.disconnect_members,
-            revoked,
+            self._guard.close_connections,
+            self._guard.list_connections(revoked),
             "no longer a client",
         )
 

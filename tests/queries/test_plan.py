@@ -263,6 +263,7 @@ def test_a_query_is_refused_where_its_arrays_do_not_fit() -> None:
     request: Any = SimpleNamespace(
         plan=checked,
         profile="local",
+        total_runs=1,
         derive_relations=lambda *_: (tables, relations.derive_relations(checked, tables)),
     )
     size = query.PROGRAM.sized("", None, request, [])  # type: ignore[arg-type]
