@@ -164,9 +164,13 @@ class ShareStore:
         facts = self._read_facts(name)
         if facts is None or not facts.is_permitted(client):
             raise self.unknown_name_error(name, client)
-        if self.use is not None:
-            self.use.record_stored(self.kind.noun, facts, facts.describe_right(client))
+        self.record_use(facts, facts.describe_right(client))
         return facts
+
+    def record_use(self, facts: StoredFacts, right: str) -> None:
+        """Record that the job uses a stored value, and its right to it."""
+        if self.use is not None:
+            self.use.record_stored(self.kind.noun, facts, right)
 
     def get_ownership(self, name: str, client: str) -> int:
         """Return NONE, OWN, FOREIGN or UNREADABLE: the state of a name for a new owner.

@@ -96,8 +96,8 @@ def refresh_stored_shares(party: Party, values: Mapping[str, Shared]) -> dict[st
     return dict(zip(values, fresh_values, strict=True))
 
 
-def track_store_use(store: ShareStore, use: JobUse) -> ShareStore:
-    """Return the same store for one job, whose use of stored values is recorded."""
+def track_store_use(store: ShareStore, use: JobUse | None) -> ShareStore:
+    """Return a copy of a store for one job; it records its use in `use`, if that is given."""
     tracked = copy.copy(store)
     tracked.use = use
     return tracked
@@ -266,8 +266,7 @@ def store_share_values(
         party.exchange(b"written")
         evict_cached_shares(store, facts.name)
         prepared.commit()
-        if store.use is not None:
-            store.use.record_stored(store.kind.noun, facts, "stored")
+        store.record_use(facts, "stored")
         store.spool.drop_entries(store.kind.infix, facts.name)
     finally:
         prepared.discard()
@@ -306,8 +305,7 @@ def remove_stored_shares(party: Party, store: ShareStore, name: str, client: str
         )
     evict_cached_shares(store, name)
     store.spool.drop_entries(store.kind.infix, name)
-    if store.use is not None:
-        store.use.record_stored(store.kind.noun, StoredFacts(name, client, (), "", {}), "removed")
+    store.record_use(StoredFacts(name, client, (), "", {}), "removed")
     if ownership != NONE:
         store.remove_file(name)
 

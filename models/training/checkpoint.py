@@ -101,9 +101,7 @@ class Checkpoints:
                 assert facts is not None
                 store = self._stores[i]
                 stored_shares.check_same(self._party, store, facts)
-                if store.use is not None:
-                    right = facts.describe_right(self._client)
-                    store.use.record_stored(store.kind.noun, facts, right)
+                store.record_use(facts, facts.describe_right(self._client))
                 self._next = 1 - i
                 self.last_step = common.step
                 return common.step, {
@@ -161,10 +159,10 @@ class Checkpoints:
         ownership = store.get_ownership(self._name, self._client)
         if ownership in (NONE, FOREIGN):
             return _CheckpointFileReport(_NONE if ownership == NONE else _FOREIGN), None, {}
-        candidate = store.for_kind(store.kind)
-        candidate.use = None  # the other workers may lack this step
+        # (its use is not recorded yet: the other workers may lack this step)
+        untracked = stored_shares.track_store_use(store, None)
         try:
-            facts, tensors = candidate.load(self._name, self._client)
+            facts, tensors = untracked.load(self._name, self._client)
             step, digest = facts.about["step"], bytes.fromhex(facts.about["what"])
             if type(step) is not int or not 0 <= step < 1 << 62 or len(digest) != _DIGEST_BYTES:
                 raise ValueError("no step")

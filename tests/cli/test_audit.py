@@ -1,4 +1,4 @@
-"""`audit verify` and `audit show` on files of workers, and on files that are none."""
+"""`audit verify` and `audit show` on files of workers, and on other files."""
 
 from __future__ import annotations
 
